@@ -1,0 +1,23 @@
+"""Build the KV cache: from a dot product to a cached decoder that runs a real language model."""
+
+from kvlearn.attention import attention, attention_weights, causal_mask, position_mask
+from kvlearn.cache import GrowingCache, KVCache, StaticCache
+from kvlearn.decoder import Decoder, DecoderConfig
+from kvlearn.generation import Generation, generate
+from kvlearn.rope import apply_rope
+
+__all__ = [
+    "Decoder",
+    "DecoderConfig",
+    "Generation",
+    "GrowingCache",
+    "KVCache",
+    "StaticCache",
+    "apply_rope",
+    "attention",
+    "attention_weights",
+    "causal_mask",
+    "generate",
+    "position_mask",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,7 @@
+"""The caches: one contract (`base.py`), one file for each kind."""
+
+from kvlearn.cache.base import KVCache
+from kvlearn.cache.growing import GrowingCache
+from kvlearn.cache.static import StaticCache
+
+__all__ = ["GrowingCache", "KVCache", "StaticCache"]

@@ -1,0 +1,318 @@
+"""The contract of a cache, and the bookkeeping that every cache shares.
+
+A decoder with a causal mask never changes the keys and values of a token once they are computed. A cache
+keeps them, so that a step projects the new tokens alone:
+
+    K, V = cache.update(layer, k, v, positions)      once per layer and step
+
+This class keeps the positions, the lengths and the errors. A cache is then three short methods:
+
+    _append(layer, k, v) -> (K, V)   store copies of k and v behind what the layer holds; return all of it
+    _truncate(layer, length)         keep the layer's first `length` slots
+    _tensors()                       the tensors that hold the stored slots, for counting bytes
+
+A slot is a place for one token in each row. Padding takes a slot too, and has position -1. A step is one
+pass of the decoder over some new tokens: it writes every layer once, and the length moves with the last.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class KVCache(ABC):
+    """What every cache does. See the module for the three methods that a kind of cache adds.
+
+    Args:
+        config: a `DecoderConfig`, or anything with its num_layers, num_kv_heads, head_dim, max_position.
+        batch_size: B, the rows that `reset` returns to.
+        max_length: the most slots a row can hold; None = as many as memory holds.
+        dtype: of the stored keys and values; torch's default when left out.
+        device: where they live; the CPU when left out.
+    """
+
+    exact = True  # False where what comes back is not, to the bit, what was stored
+    window = None  # or W: a query sees itself and the W - 1 positions before it
+
+    def __init__(self, config, batch_size=1, *, max_length=None, dtype=None, device=None):
+        if batch_size < 1:
+            raise ValueError(f"A cache has at least one row; got batch_size={batch_size}.")
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"A cache has at least one slot; got max_length={max_length}.")
+        self.num_layers = config.num_layers
+        self.key_shape = self.value_shape = (config.num_kv_heads, config.head_dim)
+        self.max_position = config.max_position
+        self.max_length = max_length
+        self.dtype = torch.get_default_dtype() if dtype is None else dtype
+        self.device = torch.empty(0, device=device or "cpu").device  # "cuda" becomes "cuda:0"
+        self._constructed_batch = batch_size
+        self._forget(batch_size)
+
+    # What a kind of cache writes -----------------------------------------------------------------
+
+    @abstractmethod
+    def _append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store copies of k and v, (B, Hkv, L, D); return all that the layer holds, (B, Hkv, S, D)."""
+
+    @abstractmethod
+    def _truncate(self, layer: int, length: int) -> None:
+        """Keep the first `length` slots of the layer."""
+
+    @abstractmethod
+    def _tensors(self) -> list[Tensor]:
+        """The tensors that hold the stored slots; a view where a storage has room for more."""
+
+    def _start(self, batch_size: int) -> None:
+        """Be empty, for `batch_size` rows. (A cache whose storages know their batch makes new ones.)"""
+        for layer in range(self.num_layers):
+            self._truncate(layer, 0)
+
+    # A step --------------------------------------------------------------------------------------
+
+    def update(
+        self, layer: int, k: Tensor, v: Tensor, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Append the new tokens' keys and values to one layer; return what this step attends over.
+
+        Args:
+            layer: 0 to num_layers - 1.
+            k: (B, Hkv, L, D), turned by RoPE already; copied, never kept.
+            v: (B, Hkv, L, D).
+            positions: (B, L) integers, strictly increasing in a row; -1 = padding. Left out, they go on
+                from `next_position`. The same for every layer of a step.
+
+        Returns:
+            K and V, (B, Hkv, S, D), the written slots only, the new ones included. Read-only, and valid
+            until the next call on the cache. `key_positions(layer)` describes them.
+
+        Raises:
+            ValueError: a layer, shape, dtype, device or position that does not fit, or no room left. The
+                cache is then as it was.
+        """
+        self._check_tensors(layer, k, v)
+        length = k.shape[2]
+        if not self._written or layer in self._written:
+            step = self._new_positions(positions, length)  # may raise: nothing has been touched yet
+            self._drop_step()
+            self._step, self._given = step, positions
+        elif length != self._step.shape[1] or not self._same_step(positions):
+            raise ValueError(
+                f"A step writes each layer with the same positions; layer {layer} got {length} tokens at "
+                f"{_short(positions)}, and this step is at {_short(self._step)}."
+            )
+        stored = self._append(layer, k, v)
+        self._written.add(layer)
+        self._last_positions[layer] = self._all_positions()
+        if len(self._written) == self.num_layers:
+            self._positions = self._all_positions()
+            self._end_step()
+        return stored
+
+    def key_positions(self, layer: int) -> Tensor:
+        """(B, S) positions of what the last `update` of this layer returned; -1 = nothing there."""
+        self._check_layer(layer)
+        return self._last_positions[layer]
+
+    @property
+    def positions(self) -> Tensor:
+        """(B, length) positions of all slots in the order they were written; -1 = padding."""
+        return self._positions
+
+    @property
+    def length(self) -> int:
+        """Slots that every layer has written since `reset`, padding included."""
+        return self._positions.shape[1]
+
+    @property
+    def next_position(self) -> Tensor:
+        """(B,) the position of each row's next token: 1 + the largest stored, 0 if there is none."""
+        if self.length == 0:
+            return torch.zeros(self.batch_size, dtype=torch.long, device=self.device)
+        return self._positions.amax(dim=1) + 1
+
+    @property
+    def batch_size(self) -> int:
+        """B, the number of rows now."""
+        return self._positions.shape[0]
+
+    # Going back, and other rows --------------------------------------------------------------------
+
+    def truncate(self, length: int | Sequence[int] | Tensor) -> None:
+        """Roll back to a number of slots, or to one number a row. Kept slots are not touched.
+
+        A row whose number is smaller than the largest keeps its place: its slots beyond become
+        position -1, and nobody sees them.
+
+        Raises:
+            ValueError: more slots than there are, a negative number, or not one number a row.
+        """
+        rows = torch.as_tensor(length, device=self.device)
+        if rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
+            raise ValueError(f"truncate takes whole numbers of slots; got {length!r}.")
+        if rows.ndim > 1 or (rows.ndim == 1 and len(rows) != self.batch_size):
+            raise ValueError(
+                f"truncate takes one number, or one for each of the {self.batch_size} rows; got {length!r}."
+            )
+        smallest, largest = int(rows.min()), int(rows.max())
+        if smallest < 0 or largest > self.length:
+            raise ValueError(
+                f"truncate keeps 0 to {self.length} slots, which is what the cache holds; got {length!r}."
+            )
+        self._drop_step()
+        for layer in range(self.num_layers):
+            self._truncate(layer, largest)
+        slots = torch.arange(largest, device=self.device)
+        kept = slots < rows.reshape(-1, 1)  # (B, largest), or (1, largest) for one number
+        self._describe(self._positions[:, :largest].masked_fill(~kept, -1))
+
+    def reorder(self, batch_index: Sequence[int] | Tensor) -> None:
+        """Row i becomes a copy of what was row batch_index[i]: beam search, or rows that leave.
+
+        The batch may shrink or grow; the rows are independent afterwards.
+
+        Raises:
+            ValueError: an index that is not a row, or none at all.
+        """
+        index = torch.as_tensor(batch_index, device=self.device)
+        if index.ndim != 1 or len(index) == 0 or index.is_floating_point() or index.dtype == torch.bool:
+            raise ValueError(f"reorder takes a list of one or more row numbers; got {batch_index!r}.")
+        if int(index.min()) < 0 or int(index.max()) >= self.batch_size:
+            raise ValueError(f"reorder takes rows 0 to {self.batch_size - 1}; got {index.tolist()}.")
+        index = index.long()
+        self._drop_step()
+        nothing = [
+            torch.empty(self.batch_size, heads, 0, dim, dtype=self.dtype, device=self.device)
+            for heads, dim in (self.key_shape, self.value_shape)
+        ]
+        # Appending no tokens returns what a layer holds; index_select makes the copies.
+        chosen = [
+            [kept.index_select(0, index) for kept in self._append(layer, *nothing)]
+            for layer in range(self.num_layers)
+        ]
+        self._start(len(index))
+        for layer, (k, v) in enumerate(chosen):
+            self._append(layer, k, v)
+        self._describe(self._positions.index_select(0, index))
+
+    def reset(self) -> None:
+        """Forget everything; the batch is the constructor's again."""
+        self._start(self._constructed_batch)
+        self._forget(self._constructed_batch)
+
+    # Bytes -----------------------------------------------------------------------------------------
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that the stored slots need, padding included; positions are not counted."""
+        return sum(tensor.nbytes for tensor in self._tensors())
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of the storages behind them, room for later tokens included; each storage once."""
+        storages = [tensor.untyped_storage() for tensor in self._tensors()]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.num_layers} layers, batch {self.batch_size}, "
+            f"length {self.length}, {self.used_bytes} bytes used, {self.allocated_bytes} allocated)"
+        )
+
+    # The bookkeeping ---------------------------------------------------------------------------------
+
+    def _forget(self, batch_size: int) -> None:
+        self._describe(torch.empty(batch_size, 0, dtype=torch.long, device=self.device))
+
+    def _describe(self, positions: Tensor) -> None:
+        """These are the slots now, in every layer, and no step is under way."""
+        self._positions = positions
+        self._last_positions = [positions] * self.num_layers
+        self._end_step()
+
+    def _end_step(self) -> None:
+        self._step = None  # (B, L) positions of the step under way
+        self._given = None  # the tensor that the caller gave for them
+        self._written: set[int] = set()  # the layers that it has written
+        self._joined = None  # (B, length + L) positions, once they are asked for
+
+    def _all_positions(self) -> Tensor:
+        """The positions of all slots with the step under way: the same tensor for every layer."""
+        if self._joined is None:
+            self._joined = torch.cat((self._positions, self._step), dim=1)
+        return self._joined
+
+    def _drop_step(self) -> None:
+        """Take back the layers that an unfinished step has written."""
+        for layer in self._written:
+            self._truncate(layer, self.length)
+            self._last_positions[layer] = self._positions
+        self._end_step()
+
+    def _same_step(self, positions: Tensor | None) -> bool:
+        if positions is self._given:
+            return True
+        if positions is None or positions.shape != self._step.shape:
+            return False
+        return bool((positions.to(self.device) == self._step).all())
+
+    def _new_positions(self, positions: Tensor | None, length: int) -> Tensor:
+        """The positions of a new step, checked."""
+        if self.max_length is not None and self.length + length > self.max_length:
+            raise ValueError(
+                f"The cache has room for {self.max_length} slots and holds {self.length}; {length} more do "
+                "not fit. Make it with a larger max_length, or truncate or reset it."
+            )
+        following = self.next_position[:, None]  # (B, 1)
+        if positions is None:
+            positions = following + torch.arange(length, device=self.device)
+        else:
+            positions = self._check_positions(positions, length, following)
+        if length and int(positions.max()) >= self.max_position:
+            raise ValueError(
+                f"Position {int(positions.max())} is past the model's last, {self.max_position - 1}."
+            )
+        return positions
+
+    def _check_positions(self, positions: Tensor, length: int, following: Tensor) -> Tensor:
+        if positions.shape != (self.batch_size, length) or positions.is_floating_point():
+            raise ValueError(
+                f"positions are integers of shape (batch, length) = {(self.batch_size, length)}; "
+                f"got {positions.dtype} of shape {tuple(positions.shape)}."
+            )
+        positions = positions.to(self.device, torch.long, copy=True)
+        held = positions >= 0
+        # The largest position before each one, stored or earlier in this chunk.
+        before = torch.cat((following - 1, positions), dim=1).cummax(dim=1).values[:, :-1]
+        if bool((positions < -1).any()) or bool((held & (positions <= before)).any()):
+            raise ValueError(
+                "Positions increase strictly in a row, and -1 marks padding; got "
+                f"{_short(positions)} where the next are {following.flatten().tolist()}."
+            )
+        return positions
+
+    def _check_layer(self, layer: int) -> None:
+        if not 0 <= layer < self.num_layers:
+            raise ValueError(f"The cache has layers 0 to {self.num_layers - 1}; got layer {layer}.")
+
+    def _check_tensors(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self._check_layer(layer)
+        for name, tensor, (heads, head_dim) in (("k", k, self.key_shape), ("v", v, self.value_shape)):
+            if tensor.ndim != 4 or tensor.shape != (self.batch_size, heads, k.shape[2], head_dim):
+                raise ValueError(
+                    f"{name} should be (batch, kv heads, length, head_dim) = ({self.batch_size}, {heads}, "
+                    f"L, {head_dim}), with one L for k and v; got {tuple(tensor.shape)}."
+                )
+            if tensor.dtype != self.dtype or tensor.device != self.device:
+                raise ValueError(
+                    f"{name} is {tensor.dtype} on {tensor.device} and the cache holds {self.dtype} on "
+                    f"{self.device}; make the cache with dtype=model.dtype, device=model.device."
+                )
+
+
+def _short(positions: Tensor | None) -> str:
+    if positions is None:
+        return "positions that go on from the last"
+    first, last = positions[:, :1].flatten().tolist(), positions[:, -1:].flatten().tolist()
+    return f"positions {first} to {last}" if positions.shape[1] > 1 else f"positions {first}"

@@ -1,0 +1,271 @@
+"""Generation: prefill the prompts, then decode one token at a time; naive and cached differ by one argument.
+
+With `cache=None` each step runs the whole text through the model again. With a cache it runs the tokens that
+the cache has not seen. Prompts of different lengths stand side by side, padded on the left; positions of -1
+keep the padding out of everything, so that each row says what it would say alone.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvlearn.cache.base import KVCache
+from kvlearn.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What `generate` returns."""
+
+    tokens: list[list[int]]  # one list a prompt: the new tokens only, the EOS included if it came
+    prefill_seconds: float  # from the call to the first new token
+    decode_seconds: float  # all the steps after it
+    cache: KVCache | None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens of all rows after the first ones, over the decode seconds; 0 if there were none."""
+        decoded = sum(max(len(row) - 1, 0) for row in self.tokens)
+        return decoded / self.decode_seconds if decoded else 0.0
+
+    @property
+    def cache_length(self) -> int:
+        """Slots that the cache holds; 0 without a cache."""
+        return 0 if self.cache is None else self.cache.length
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that these slots need; 0 without a cache."""
+        return 0 if self.cache is None else self.cache.used_bytes
+
+
+@torch.no_grad()
+def generate(
+    model: Decoder,
+    prompts: Sequence[int] | Sequence[Sequence[int]],
+    max_new_tokens: int,
+    *,
+    cache: KVCache | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    eos_ids: Sequence[int] = (),
+    generator: torch.Generator | None = None,
+    prefill_chunk: int | None = None,
+    on_token: Callable[[int, int], None] | None = None,
+) -> Generation:
+    """Continue each prompt by up to `max_new_tokens` tokens.
+
+    Args:
+        model: the decoder.
+        prompts: one list of token ids, or a list of them, of any lengths: always the whole texts. A cache
+            that is not empty has seen the first `next_position` tokens of each row, and only the rest is
+            fed, so that the next turn of a conversation is the same call.
+        max_new_tokens: 0 or more. A row ends earlier with one of `eos_ids`.
+        cache: None recomputes everything at every step (the naive decoder).
+        temperature: 0 takes the likeliest token; above it the logits are divided by it and a token is drawn.
+        top_k: draw among the k likeliest (Fan et al. 2018, arXiv 1805.04833).
+        top_p: draw among the likeliest that together have at least this probability (Holtzman et al. 2020,
+            arXiv 1904.09751).
+        eos_ids: the ids that end a row.
+        generator: the source of the draws; torch's own when left out.
+        prefill_chunk: feed the prompts in pieces of so many tokens; None = in one piece. Needs a cache.
+        on_token: called as on_token(row, token) for each new token as it comes.
+
+    Returns:
+        A `Generation`. Afterwards each row's `next_position` in the cache is len(prompt) + len(new) - 1:
+        the last token has not been fed yet.
+
+    Raises:
+        ValueError: an argument that cannot be, or a text that would not fit the cache or the model. Found
+            before anything is fed, so the cache is as it was.
+    """
+    prompts = _as_rows(model, prompts)
+    _check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk)
+    eos_ids = set(eos_ids)
+    rows = [list(prompt) for prompt in prompts]
+    seen = [0] * len(rows) if cache is None else _seen_tokens(cache, rows)
+    _check_room(model, cache, rows, seen, max_new_tokens)
+    if cache is not None:
+        _step_back(cache, rows, seen)
+
+    started = first = time.perf_counter()
+    open_rows = list(range(len(rows)))
+    for step in range(max_new_tokens):
+        if not open_rows:
+            break
+        if step == 0 and prefill_chunk is not None:
+            _prefill(model, cache, rows, seen, prefill_chunk)
+        logits = _feed(model, cache, rows, seen, open_rows)  # (B, vocab_size)
+        chosen = pick(logits[open_rows], temperature, top_k, top_p, generator).tolist()
+        if step == 0:
+            first = time.perf_counter()
+        for row, token in zip(open_rows, chosen, strict=True):
+            rows[row].append(token)
+            if on_token is not None:
+                on_token(row, token)
+        open_rows = [row for row in open_rows if rows[row][-1] not in eos_ids]
+    if max_new_tokens == 0 and cache is not None:
+        _prefill(model, cache, rows, seen, prefill_chunk)
+        first = time.perf_counter()
+
+    new = [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
+    return Generation(new, first - started, time.perf_counter() - first, cache)
+
+
+def pick(
+    logits: Tensor,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """One token for each row of logits: the likeliest, or a draw. See `generate` for the arguments.
+
+    Args:
+        logits: (rows, vocab_size).
+
+    Returns:
+        (rows,) token ids, on the logits' device.
+    """
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    place = torch.device("cpu") if generator is None else generator.device
+    logits = logits.to(place, torch.float32) / temperature
+    if top_k is not None:
+        smallest_kept = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest_kept, float("-inf"))
+    if top_p is not None:
+        ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
+        before = ordered.cumsum(dim=-1) - ordered  # what the likelier tokens have already
+        out = torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= top_p)
+        logits = logits.masked_fill(out, float("-inf"))
+    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)[:, 0]
+
+
+# Feeding ---------------------------------------------------------------------------------------------
+
+
+def _feed(model: Decoder, cache, rows: list[list[int]], seen: list[int], open_rows: list[int]) -> Tensor:
+    """Run what the cache has not seen of the open rows; return the logits of each row's last token."""
+    if cache is None:
+        seen = [0] * len(rows)
+    ends = [len(row) if index in open_rows else seen[index] for index, row in enumerate(rows)]
+    tokens, positions = _batch(rows, seen, ends, model.device)
+    logits = model(tokens, cache, positions, last_only=True)[:, 0]
+    if cache is not None:
+        seen[:] = ends
+    return logits
+
+
+def _prefill(model: Decoder, cache: KVCache, rows, seen: list[int], chunk: int | None) -> None:
+    """Feed all but the last token of each row, `chunk` tokens at a time."""
+    longest = max(len(row) - 1 - start for row, start in zip(rows, seen, strict=True))
+    chunk = chunk or max(longest, 1)
+    # The rows end together, so the shorter ones begin in a later piece.
+    for left in range(longest, 0, -chunk):
+        after = max(left - chunk, 0)
+        ends = [max(len(row) - 1 - after, start) for row, start in zip(rows, seen, strict=True)]
+        tokens, positions = _batch(rows, seen, ends, model.device)
+        model(tokens, cache, positions, last_only=True)
+        seen[:] = ends
+
+
+def _batch(rows, starts: list[int], ends: list[int], device) -> tuple[Tensor, Tensor]:
+    """The tokens `starts` to `ends` of each row as tensors (B, L), padded on the left, with positions."""
+    length = max(end - start for start, end in zip(starts, ends, strict=True))
+    tokens, positions = [], []
+    for row, start, end in zip(rows, starts, ends, strict=True):
+        padding = length - (end - start)
+        tokens.append([0] * padding + row[start:end])
+        positions.append([-1] * padding + list(range(start, end)))
+    return torch.tensor(tokens, device=device), torch.tensor(positions, device=device)
+
+
+# What cannot be --------------------------------------------------------------------------------------
+
+
+def _as_rows(model: Decoder, prompts) -> list[list[int]]:
+    if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], str)):
+        raise ValueError("generate takes token ids; turn the text into ids with tokenizer.encode(text).")
+    if isinstance(prompts, Tensor):
+        prompts = prompts.tolist()
+    if len(prompts) and isinstance(prompts[0], int):
+        prompts = [prompts]
+    prompts = [row.tolist() if isinstance(row, Tensor) else list(row) for row in prompts]
+    if not prompts or not all(prompts):
+        raise ValueError("A prompt needs at least one token: without one there is nothing to continue.")
+    for row, prompt in enumerate(prompts):
+        for token in prompt:
+            if not 0 <= token < model.config.vocab_size:
+                raise ValueError(
+                    f"Prompt {row} has token {token}, and the vocabulary is 0 to {model.config.vocab_size - 1}."
+                )
+    return prompts
+
+
+def _check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk) -> None:
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens is 0 or more; got {max_new_tokens}.")
+    if temperature < 0:
+        raise ValueError(f"temperature is 0 (greedy) or above; got {temperature}.")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k keeps at least 1 token; got {top_k}.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is a probability above 0, at most 1; got {top_p}.")
+    if temperature == 0 and (top_k is not None or top_p is not None):
+        raise ValueError("top_k and top_p choose among draws; give a temperature above 0 to draw.")
+    if prefill_chunk is not None and (prefill_chunk < 1 or cache is None):
+        raise ValueError(
+            f"prefill_chunk is at least 1 and needs a cache to keep the pieces in; got {prefill_chunk} "
+            f"and cache={cache!r}."
+        )
+
+
+def _seen_tokens(cache: KVCache, rows: list[list[int]]) -> list[int]:
+    if cache.batch_size != len(rows):
+        raise ValueError(
+            f"The cache has {cache.batch_size} rows and there are {len(rows)} prompts; make the cache with "
+            f"batch_size={len(rows)}."
+        )
+    seen = cache.next_position.tolist()
+    for index, (row, tokens) in enumerate(zip(rows, seen, strict=True)):
+        if tokens > len(row):
+            raise ValueError(
+                f"The cache has seen {tokens} tokens of row {index} and the prompt has {len(row)}. Prompts "
+                "are whole texts, the part in the cache included; for a new text reset the cache."
+            )
+    return seen
+
+
+def _check_room(model: Decoder, cache, rows, seen: list[int], max_new_tokens: int) -> None:
+    positions = max(len(row) for row in rows) + max_new_tokens - 1
+    if positions > model.config.max_position:
+        raise ValueError(
+            f"{positions} positions would be needed (the longest prompt has {max(len(row) for row in rows)} "
+            f"tokens, and {max_new_tokens} more), and the model has {model.config.max_position}."
+        )
+    if cache is None or cache.max_length is None:
+        return
+    fed = max(len(row) - start for row, start in zip(rows, seen, strict=True)) + max_new_tokens - 1
+    if cache.length + fed > cache.max_length:
+        raise ValueError(
+            f"The cache holds {cache.length} of {cache.max_length} slots, and this call would add {fed}. "
+            "Make it with a larger max_length, or ask for fewer new tokens."
+        )
+
+
+def _step_back(cache: KVCache, rows, seen: list[int]) -> None:
+    """Where the cache has seen a whole row, forget its last token, so that feeding it gives logits."""
+    covered = [tokens == len(row) for row, tokens in zip(rows, seen, strict=True)]
+    if not any(covered):
+        return
+    slots = [cache.length] * len(rows)
+    for row, positions in enumerate(cache.positions.tolist()):
+        if covered[row]:
+            slots[row] = positions.index(len(rows[row]) - 1)
+            seen[row] -= 1
+    cache.truncate(slots)

@@ -1,0 +1,57 @@
+"""Rotary positions (RoPE, Su et al. 2021, arXiv 2104.09864).
+
+A query and a key say where they stand by being turned. Coordinates are taken in pairs; the pair i of a
+vector at position p is turned by the angle p / theta^(2i/D): the first pair fast, the last hardly. A dot
+product of two turned vectors depends on the angle between them, so the score of a query with a key depends
+on how far apart they are and not on where.
+
+Which coordinates make a pair is a convention of the checkpoint. Hugging Face's Llama pairs coordinate i
+with i + D/2 ("half-split"), and so does this file; Meta's original files pair 2i with 2i + 1.
+"""
+
+import torch
+from torch import Tensor
+
+
+def rotary_angles(positions: Tensor, head_dim: int, theta: float) -> Tensor:
+    """The angle of each pair at each position, in radians.
+
+    Args:
+        positions: (B, L) integers.
+        head_dim: D, even.
+        theta: the base of the frequencies (10,000 in the paper).
+
+    Returns:
+        (B, L, D/2) float32 whatever the model's dtype: bfloat16 has 8 bits of mantissa and would give
+        neighbouring positions past 256 the same angle.
+    """
+    if head_dim % 2:
+        raise ValueError(f"RoPE turns pairs of coordinates, so head_dim must be even; got {head_dim}.")
+    exponents = torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim
+    frequencies = 1.0 / theta**exponents  # (D/2,)
+    return positions[..., None].float() * frequencies
+
+
+def apply_rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """Turn each head's vectors by their positions.
+
+    Args:
+        x: (B, H, L, D), queries or keys.
+        positions: (B, L) integers; what stands at padding (-1) is turned too and seen by nobody.
+        theta: the base of the frequencies.
+
+    Returns:
+        (B, H, L, D), a new tensor in x's dtype.
+
+    Raises:
+        ValueError: D is odd, or the positions are not (B, L).
+    """
+    if positions.shape != (x.shape[0], x.shape[2]):
+        raise ValueError(
+            f"apply_rope needs one position for each of x's (batch, length) = "
+            f"{(x.shape[0], x.shape[2])}; got positions of shape {tuple(positions.shape)}."
+        )
+    angles = rotary_angles(positions, x.shape[-1], theta)[:, None]  # (B, 1, L, D/2)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
