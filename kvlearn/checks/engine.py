@@ -1,0 +1,262 @@
+"""The checker: run an answer on seeded inputs, compare with an oracle, name the mistake.
+
+The words of this file: an `Exercise` draws `Case`s; `observe` runs an answer on one case and
+gives an observation (a tensor, a number, or tuples, lists and dicts of them); the answer's
+observations are compared with those of the exercise's `reference`. Only if they differ are
+the `Misconception`s run, to see whether one of them explains what was observed.
+"""
+
+import random
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import explain as say
+from .call import call_function, explain_unusable, returned_nothing
+from .compare import compare, identical, shares_memory, snapshot
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs by parameter name, in the order of the signature, and what is special here."""
+
+    inputs: dict[str, Any]
+    label: str = ""
+
+    def __getitem__(self, name):
+        return self.inputs[name]
+
+
+@dataclass(frozen=True)
+class Misconception:
+    """A named wrong answer that can be run.
+
+    name    what was done, in words: "scaled by d instead of sqrt(d)"
+    answer  what a learner who believes that would have written
+    says    what is wrong and why, in one to three sentences; never the solution
+    raises  True if an answer that raises the same error on the same cases is this one too
+    """
+
+    name: str
+    answer: Callable
+    says: str
+    raises: bool = False
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """Everything that is known about one exercise; see `kvlearn.checks` for a guide."""
+
+    name: str
+    lesson: int
+    title: str
+    minutes: int
+    difficulty: int
+    why: str
+    signature: str
+    reference: Callable
+    cases: Callable[[torch.Generator], list[Case]]
+    misconceptions: tuple[Misconception, ...]
+    hints: tuple[str, ...]
+    observe: Callable[[Callable, Case], Any] = call_function
+    explain: Callable[[Case, Any, Any], str | None] | None = None
+    kind: str = "function"
+    axes: dict[str, str] = field(default_factory=dict)
+    methods: tuple[str, ...] = ()
+    own_memory: bool = False
+    few: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found. `misconception` is the name of the mistake, or None."""
+
+    passed: bool
+    misconception: str | None
+    message: str
+
+    def _ipython_display_(self):
+        """Nothing: a notebook has already been told, in one printed line."""
+
+
+class ShortMessage(Exception):
+    """An exception that a notebook shows as its text alone, without a traceback."""
+
+    def _render_traceback_(self):
+        return str(self).splitlines()
+
+
+class CheckFailed(ShortMessage, AssertionError):
+    """An answer is not right yet. `.result` says more; str() is the message."""
+
+    def __init__(self, result: Result):
+        super().__init__(result.message)
+        self.result = result
+
+
+class WrongAnswer(Exception):
+    """Raised by an `observe` that has seen something wrong; its text is shown as it is."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one answer did on one case: a value or an error, and the inputs it changed."""
+
+    value: Any = None
+    error: Exception | None = None
+    changed: tuple[str, ...] = ()
+    aliases: bool = False
+
+
+def judge(exercise: Exercise, answer, seed: int = 0) -> Result:
+    """Say whether `answer` is right. Prints nothing, raises nothing, leaves no state."""
+    unusable = explain_unusable(exercise, answer)
+    if unusable:
+        return _failed(exercise, unusable)
+    with undisturbed(seed):
+        cases = exercise.cases(torch.Generator().manual_seed(seed))
+        got = [run(exercise, answer, case) for case in cases]
+        if is_unwritten(got):
+            return _unwritten(exercise)
+        want = [run(exercise, exercise.reference, case) for case in cases]
+        for case, outcome in zip(cases, want, strict=True):
+            if outcome.error:
+                raise RuntimeError(f"the oracle of {exercise.name} failed on {case.label!r}") from (
+                    outcome.error
+                )
+        wrong = [i for i in range(len(cases)) if problem(exercise, cases[i], got[i], want[i])]
+        if not wrong:
+            return _passed(exercise, cases)
+        for misconception in exercise.misconceptions:
+            if matches(exercise, misconception, cases, got):
+                text = f"Looks like: {misconception.name}.\n{misconception.says}"
+                return _failed(exercise, text, misconception.name)
+        first = wrong[0]
+        text = problem(exercise, cases[first], got[first], want[first])
+        return _failed(exercise, f"{text}\nInputs: {say.describe_inputs(cases[first].inputs)}.")
+
+
+def run(exercise: Exercise, answer, case: Case) -> Outcome:
+    """Observe an answer on copies of a case's inputs."""
+    copies = Case(snapshot(case.inputs), case.label)
+    value = error = None
+    aliases = False
+    try:
+        value = exercise.observe(answer, copies)
+        aliases = exercise.own_memory and shares_memory(value, copies.inputs)
+        value = snapshot(value)
+    except (Exception, SystemExit) as caught:
+        error = caught
+    changed = [n for n in case.inputs if not identical(case.inputs[n], copies.inputs[n])]
+    return Outcome(value, error, tuple(changed), aliases)
+
+
+def is_unwritten(outcomes: list[Outcome]) -> bool:
+    """Nobody has written this answer: it raises NotImplementedError or only gives nothing."""
+    if any(o.error is not None and say.is_unwritten(o.error) for o in outcomes):
+        return True
+    return all(o.error is None and returned_nothing(o.value) for o in outcomes)
+
+
+def problem(exercise: Exercise, case: Case, got: Outcome, want: Outcome) -> str | None:
+    """What is wrong with one outcome, or None if it is right."""
+    if isinstance(got.error, WrongAnswer):
+        return str(got.error)
+    if got.error is not None:
+        return say.explain_error(got.error)
+    if got.changed:
+        names = " and ".join(got.changed)
+        return (
+            f"It changes its input {names} in place. The caller still needs those numbers: "
+            "compute a new tensor instead."
+        )
+    difference = compare(got.value, want.value)
+    if difference is not None:
+        if difference.kind == "value" and exercise.explain:
+            text = exercise.explain(case, got.value, want.value)
+            if text:
+                return text
+        return say.explain_difference(difference, exercise.axes)
+    if got.aliases:
+        return (
+            "The numbers are right, but the result shares its memory with an input: whoever "
+            "writes to one changes the other. Give back memory of its own."
+        )
+    return None
+
+
+def matches(exercise, misconception: Misconception, cases, got: list[Outcome]) -> bool:
+    """True if a misconception does on every case what the answer did.
+
+    At least one case must have a value: equal errors alone are too weak a sign.
+    """
+    if all(outcome.error is not None for outcome in got):
+        return False
+    for case, outcome in zip(cases, got, strict=True):
+        theirs = run(exercise, misconception.answer, case)
+        if not same(outcome, theirs, misconception.raises):
+            return False
+    return True
+
+
+def same(ours: Outcome, theirs: Outcome, raises: bool) -> bool:
+    """Do two outcomes look alike? Inputs that `theirs` changes, `ours` must change too."""
+    if not set(theirs.changed) <= set(ours.changed) or theirs.aliases > ours.aliases:
+        return False
+    if (ours.error is None) != (theirs.error is None):
+        return False
+    if ours.error is None:
+        return compare(ours.value, theirs.value) is None
+    if isinstance(theirs.error, WrongAnswer):
+        return type(ours.error) is WrongAnswer and str(ours.error) == str(theirs.error)
+    return raises and type(ours.error) is type(theirs.error)
+
+
+@contextmanager
+def undisturbed(seed: int):
+    """Seeded random numbers and torch's defaults inside; the caller's state afterwards."""
+    dtype, grad, threads = (
+        torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    )
+    python_state = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices=list(cuda)), torch.device("cpu"):
+            torch.random.default_generator.manual_seed(seed)
+            torch.set_default_dtype(torch.float32)
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        random.setstate(python_state)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+
+
+def _passed(exercise, cases) -> Result:
+    labels = ", ".join(case.label for case in cases if case.label)
+    count = f"{len(cases)} input{'s' if len(cases) > 1 else ''}"
+    text = f"{exercise.name}: right on {count}{f' ({labels})' if labels else ''}."
+    return Result(True, None, text)
+
+
+def _unwritten(exercise) -> Result:
+    text = (
+        f"{exercise.name} is not written yet (it gives nothing back). "
+        f"Fill in the answer cell above, run it, then run this cell again.\n"
+        f'For a first idea: kvlearn.hint("{exercise.name}")'
+    )
+    return Result(False, None, text)
+
+
+def _failed(exercise, text, misconception=None) -> Result:
+    message = f'{exercise.name}: not right yet.\n{text}\nStuck? kvlearn.hint("{exercise.name}")'
+    return Result(False, misconception, message)

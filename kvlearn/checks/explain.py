@@ -1,0 +1,175 @@
+"""Say in a few plain sentences what is wrong with an answer.
+
+Each function takes facts and returns text. No text here shows how to solve anything: it
+names the place, the value there and the value expected.
+"""
+
+import linecache
+import os
+import sysconfig
+import traceback
+
+import torch
+
+from .compare import Difference, is_tensor
+
+_LIBRARIES = tuple(
+    os.path.realpath(folder) + os.sep
+    for folder in {
+        sysconfig.get_paths()["stdlib"],
+        sysconfig.get_paths()["purelib"],
+        sysconfig.get_paths()["platlib"],
+        os.path.dirname(torch.__file__),
+        os.path.dirname(os.path.dirname(__file__)),  # kvlearn itself
+    }
+)
+
+
+def describe_inputs(inputs: dict) -> str:
+    """`x (2, 5, 12) float32, num_heads 3`: names, shapes, dtypes, small values."""
+    return ", ".join(f"{name} {_describe(value)}" for name, value in inputs.items())
+
+
+def _describe(value) -> str:
+    if is_tensor(value):
+        return f"{tuple(value.shape)} {short(value.dtype)}"
+    if type(value) in (list, tuple) and any(is_tensor(item) for item in value):
+        return f"{len(value)} tensors"
+    if callable(value) and not isinstance(value, torch.nn.Module):
+        return f"= {getattr(value, '__name__', type(value).__name__)}"
+    if isinstance(value, int | float | str | bool | None | list | tuple):
+        text = repr(value)
+        return text if len(text) <= 60 else text[:57] + "..."
+    return f"= a {type(value).__name__}"
+
+
+def short(value) -> str:
+    """`float32` for torch.float32; numbers with four significant digits."""
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if type(value) is float:
+        return f"{value:.4g}"
+    return str(value)
+
+
+def kind_of(value) -> str:
+    """A noun with its article for whatever an answer may give."""
+    if value is None:
+        return "None (is a `return` missing?)"
+    if value is ...:
+        return "`...`"
+    if is_tensor(value):
+        return f"a tensor of shape {tuple(value.shape)}"
+    module, name = type(value).__module__, type(value).__name__
+    if module == "numpy":
+        return "a numpy array" if name == "ndarray" else f"a numpy {name}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value):
+        return f"the function {getattr(value, '__name__', name)}"
+    names = {"str": "a string", "int": "an int", "tuple": "a tuple", "list": "a list"}
+    return names.get(name, f"an object of type {name}")
+
+
+def place(difference: Difference, axes: dict) -> str:
+    """`keys, batch 0, head 1`: the path and the index in the axes' names."""
+    parts = [
+        f"{key} " if isinstance(key, str) else f"item {key} " for key in difference.path
+    ]
+    named = axis_names(difference.path, len(difference.index), axes)
+    parts += [f"{name} {i}" for name, i in zip(named, difference.index, strict=True)]
+    return ", ".join(part.strip() for part in parts)
+
+
+def axis_names(path, ndim: int, axes: dict) -> list[str]:
+    """The declared names for the result at `path`, or `axis 0`, `axis 1` ... ."""
+    keys = [key for key in path if isinstance(key, str) and key in axes]
+    names = axes.get(keys[-1] if keys else "return", "").split()
+    return names if len(names) == ndim else [f"axis {i} index" for i in range(ndim)]
+
+
+def explain_difference(difference: Difference, axes: dict) -> str:
+    """One sentence about the first place where an answer differs."""
+    got, want = difference.got, difference.want
+    what = "The result" if not difference.path else f"The result's {place_of_path(difference)}"
+    if difference.kind == "type":
+        return _explain_type(what, got, want)
+    if difference.kind == "length":
+        return f"{what} has {got} items; expected {want}."
+    if difference.kind == "keys":
+        return f"{what} has the keys {got}; expected {want}."
+    if difference.kind == "layout":
+        return f"{what} is a tensor with layout {short(got)}; expected an ordinary dense one."
+    if difference.kind == "shape":
+        names = axis_names(difference.path, len(want), axes)
+        legend = "" if "index" in " ".join(names) else f" = ({', '.join(names)})"
+        return f"{what} has shape {got}; expected {want}{legend}."
+    if difference.kind == "dtype":
+        return f"{what} has dtype {short(got)}; expected {short(want)}."
+    if difference.kind == "device":
+        return f"{what} is on device {got}; expected {want}, where the inputs are."
+    where = place(difference, axes)
+    count = f" ({difference.wrong} of {difference.total} values differ)"
+    return (
+        f"First difference{' at ' if where else ''}{where}: "
+        f"expected {short(want)}, got {short(got)}{count if difference.total > 1 else ''}."
+    )
+
+
+def place_of_path(difference: Difference) -> str:
+    return ", ".join(k if isinstance(k, str) else f"item {k}" for k in difference.path)
+
+
+def _explain_type(what, got, want):
+    if is_tensor(want):
+        wanted, advice = "a torch tensor", ""
+    elif type(want) is int:
+        wanted = "a whole number (int)"
+        advice = " Is there a / where // is meant?" if type(got) is float else ""
+    elif isinstance(want, list | tuple):
+        wanted = f"a {type(want).__name__} of {len(want)} items"
+        advice = " (.tolist() makes one of a tensor.)" if is_tensor(got) else ""
+    else:
+        wanted, advice = f"a {type(want).__name__}", ""
+    value = f" {got!r}" if type(got) in (float, int, bool) else ""
+    return f"{what} is {kind_of(got)}{value}; expected {wanted}.{advice}"
+
+
+def explain_error(error: BaseException) -> str:
+    """The learner's own error: its type, its text, and the line of their code."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(an error without readable text)"
+    if len(text) > 240:
+        text = text[:237] + "..."
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    frame = learner_frame(error)
+    if frame is None:
+        return f"It failed outside your own lines, with what your code gave back: {said}"
+    line = f": {frame.line.strip()}" if frame.line else ""
+    return f"Your code raised {said}\n  in {frame.name}, line {frame.lineno}{line}"
+
+
+def learner_frame(error: BaseException):
+    """The innermost frame that belongs to no library, or None."""
+    frames = traceback.extract_tb(error.__traceback__)
+    linecache.checkcache()
+    own = [
+        f for f in frames
+        if not f.filename.startswith("<frozen")
+        and not os.path.realpath(f.filename).startswith(_LIBRARIES)
+    ]
+    return own[-1] if own else None
+
+
+def is_unwritten(error: BaseException) -> bool:
+    """True for the `raise NotImplementedError` of an answer cell that nobody has filled.
+
+    torch raises the same type for a missing kernel, always with a text of its own.
+    """
+    if not isinstance(error, NotImplementedError):
+        return False
+    frame = learner_frame(error)
+    line = (frame.line or "").strip() if frame else ""
+    return not error.args or line.startswith("raise NotImplementedError")

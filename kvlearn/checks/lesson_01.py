@@ -1,0 +1,3 @@
+"""The exercises of lesson 01."""
+
+EXERCISES = ()
