@@ -24,7 +24,7 @@ from kvlearn.rope import apply_rope
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The sizes of a decoder. `head_dim` is its own number: in many models it is not hidden_size / num_heads."""
+    """The sizes of a decoder. `head_dim` is a number of its own: often it is not hidden_size / num_heads."""
 
     vocab_size: int
     hidden_size: int

@@ -202,7 +202,7 @@ def _as_rows(model: Decoder, prompts) -> list[list[int]]:
         for token in prompt:
             if not 0 <= token < model.config.vocab_size:
                 raise ValueError(
-                    f"Prompt {row} has token {token}, and the vocabulary is 0 to {model.config.vocab_size - 1}."
+                    f"Prompt {row} has token {token}; the vocabulary is 0 to {model.config.vocab_size - 1}."
                 )
     return prompts
 
