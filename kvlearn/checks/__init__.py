@@ -5,8 +5,9 @@
 
 Guide for authors
 -----------------
-One module a lesson, `lesson_NN.py`, ends with `EXERCISES = (...)`. `lesson_00.py` is the
-shortest model, `lesson_01.py` the fuller one. An exercise is
+One module a lesson, `lesson_NN.py`, ends with `EXERCISES = (...)`; where it would pass 300
+lines it is a package of that name with one file an exercise. `lesson_00.py` is the shortest
+model, `lesson_01/` the fuller one. An exercise is
 
     Exercise(
         name="split_heads", lesson=0, title="Split the heads", minutes=10, difficulty=1,
@@ -20,8 +21,9 @@ shortest model, `lesson_01.py` the fuller one. An exercise is
         axes={"x": "batch token width", "return": "batch head token channel"},
     )
 
-cases     Inputs by parameter name in the signature's order. Values from the generator alone;
-          sizes all different (a test reads `axes` and holds this; a size of 1 is exempt).
+cases     Inputs by parameter name in the signature's order. Values from the generator alone
+          (`draw.randn`); sizes all different (a test reads `axes` and holds this; a size of 1 is exempt, and
+          axes that a case names in `equal="width inner"` may agree in it on purpose).
           One case in float64 finds answers that build float32 tensors; one with a length of
           1 finds bare squeezes. Labels are for the line that a pass prints: "one token".
 axes      Names of the axes of inputs (by parameter; an int may be one: "num_heads": "head")
@@ -52,8 +54,8 @@ every rule over every exercise: `python -m pytest tests/checks -k split_heads`.
 
 import difflib
 
-from . import lesson_00, lesson_01, lesson_02, lesson_03, lesson_04
-from .engine import (
+from kvlearn.checks import lesson_00, lesson_01, lesson_02, lesson_03, lesson_04
+from kvlearn.checks.engine import (
     Case,
     CheckFailed,
     Exercise,

@@ -3,8 +3,8 @@
 import ast
 import inspect
 
-from .compare import is_tensor
-from .explain import kind_of
+from kvlearn.checks.compare import is_tensor
+from kvlearn.checks.explain import kind_of
 
 
 def call_function(answer, case):
@@ -65,7 +65,8 @@ def _explain_parameters(exercise, answer) -> str | None:
         return None
     required, optional = parameters(exercise.signature)
     own = [
-        p.name for p in signature.parameters.values()
+        p.name
+        for p in signature.parameters.values()
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     try:

@@ -5,6 +5,8 @@ side, with plain tensors and Python numbers, so that an answer with an `__eq__` 
 or a tensor subclass cannot decide for itself that it is right.
 """
 
+import copy
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -55,8 +57,6 @@ def snapshot(value):
     if is_tensor(value):
         return plain(value).clone()
     if isinstance(value, torch.nn.Module):
-        import copy
-
         return copy.deepcopy(value)
     if type(value) in (list, tuple):
         return type(value)(snapshot(item) for item in value)
@@ -135,14 +135,16 @@ def _compare_leaves(got, want, path):
         value = as_number(got, type(want))
         if value is None:
             return Difference("type", path, got, want)
-        same = abs(value - want) <= 1e-9 * max(1, abs(want)) if type(want) is float else (
-            value == want
-        )
+        same = value == want or (type(want) is float and _near(value, want))
         return None if same else Difference("value", path, value, want)
     # type() and not isinstance(): a subclass could bring an __eq__ that is always true.
     if type(got) is not type(want):
         return Difference("type", path, got, want)
     return None if got == want else Difference("value", path, got, want)
+
+
+def _near(value: float, want: float) -> bool:
+    return math.isclose(value, want, rel_tol=1e-9, abs_tol=1e-9) or (value != value and want != want)
 
 
 def as_number(value, kind):
@@ -181,9 +183,7 @@ def _compare_tensors(got, want, path):
     if wrong == 0:
         return None
     index = tuple(bad.nonzero()[0].tolist())
-    return Difference(
-        "value", path, got[index].item(), want[index].item(), index, wrong, want.numel()
-    )
+    return Difference("value", path, got[index].item(), want[index].item(), index, wrong, want.numel())
 
 
 def close(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:

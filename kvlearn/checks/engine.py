@@ -10,22 +10,26 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from . import explain as say
-from .call import call_function, explain_unusable, returned_nothing
-from .compare import compare, identical, shares_memory, snapshot
+from kvlearn.checks import explain as say
+from kvlearn.checks.call import call_function, explain_unusable, returned_nothing
+from kvlearn.checks.compare import compare, identical, shares_memory, snapshot
 
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs by parameter name, in the order of the signature, and what is special here."""
+    """Inputs by parameter name, in the order of the signature, and what is special here.
+
+    equal   names of axes that have the same size here on purpose, such as "width inner"
+    """
 
     inputs: dict[str, Any]
     label: str = ""
+    equal: str = ""
 
     def __getitem__(self, name):
         return self.inputs[name]
@@ -142,7 +146,7 @@ def judge(exercise: Exercise, answer, seed: int = 0) -> Result:
 
 def run(exercise: Exercise, answer, case: Case) -> Outcome:
     """Observe an answer on copies of a case's inputs."""
-    copies = Case(snapshot(case.inputs), case.label)
+    copies = replace(case, inputs=snapshot(case.inputs))
     value = error = None
     aliases = False
     try:
@@ -219,9 +223,7 @@ def same(ours: Outcome, theirs: Outcome, raises: bool) -> bool:
 @contextmanager
 def undisturbed(seed: int):
     """Seeded random numbers and torch's defaults inside; the caller's state afterwards."""
-    dtype, grad, threads = (
-        torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
-    )
+    dtype, grad, threads = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
     python_state = random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy else None

@@ -11,7 +11,7 @@ import traceback
 
 import torch
 
-from .compare import Difference, is_tensor
+from kvlearn.checks.compare import Difference, is_tensor
 
 _LIBRARIES = tuple(
     os.path.realpath(folder) + os.sep
@@ -73,9 +73,7 @@ def kind_of(value) -> str:
 
 def place(difference: Difference, axes: dict) -> str:
     """`keys, batch 0, head 1`: the path and the index in the axes' names."""
-    parts = [
-        f"{key} " if isinstance(key, str) else f"item {key} " for key in difference.path
-    ]
+    parts = [f"{key} " if isinstance(key, str) else f"item {key} " for key in difference.path]
     named = axis_names(difference.path, len(difference.index), axes)
     parts += [f"{name} {i}" for name, i in zip(named, difference.index, strict=True)]
     return ", ".join(part.strip() for part in parts)
@@ -156,9 +154,9 @@ def learner_frame(error: BaseException):
     frames = traceback.extract_tb(error.__traceback__)
     linecache.checkcache()
     own = [
-        f for f in frames
-        if not f.filename.startswith("<frozen")
-        and not os.path.realpath(f.filename).startswith(_LIBRARIES)
+        f
+        for f in frames
+        if not f.filename.startswith("<frozen") and not os.path.realpath(f.filename).startswith(_LIBRARIES)
     ]
     return own[-1] if own else None
 

@@ -7,12 +7,8 @@ heads. (Vaswani et al., "Attention Is All You Need", arXiv 1706.03762, section 3
 
 import torch
 
-from .engine import Case, Exercise, Misconception
-
-
-def _randn(generator, *shape, dtype=torch.float32):
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
+from kvlearn.checks.draw import randn
+from kvlearn.checks.engine import Case, Exercise, Misconception
 
 # -- split_heads ---------------------------------------------------------------------------
 
@@ -32,9 +28,9 @@ def _split_heads(x, num_heads):
 
 def _split_cases(generator):
     return [
-        Case({"x": _randn(generator, 2, 5, 12), "num_heads": 3}, "3 heads"),
-        Case({"x": _randn(generator, 3, 1, 8), "num_heads": 2}, "one token"),
-        Case({"x": _randn(generator, 1, 6, 35, dtype=torch.float64), "num_heads": 5}, "float64"),
+        Case({"x": randn(generator, 2, 5, 12), "num_heads": 3}, "3 heads"),
+        Case({"x": randn(generator, 3, 1, 8), "num_heads": 2}, "one token"),
+        Case({"x": randn(generator, 1, 6, 35, dtype=torch.float64), "num_heads": 5}, "float64"),
     ]
 
 
@@ -131,8 +127,7 @@ SPLIT_HEADS = Exercise(
         "aloud after each step.",
         "Within the width, the numbers of head 0 come first, then those of head 1. Which of the "
         "two new axes is the outer one?",
-        "A view never moves numbers. To move an axis there are transpose, permute and "
-        "einops.rearrange.",
+        "A view never moves numbers. To move an axis there are transpose, permute and einops.rearrange.",
     ),
 )
 
@@ -154,9 +149,9 @@ def _merge_heads(x):
 
 def _merge_cases(generator):
     return [
-        Case({"x": _randn(generator, 2, 3, 5, 4)}, "3 heads"),
-        Case({"x": _randn(generator, 3, 2, 1, 4)}, "one token"),
-        Case({"x": _randn(generator, 1, 5, 6, 7, dtype=torch.float64)}, "float64"),
+        Case({"x": randn(generator, 2, 3, 5, 4)}, "3 heads"),
+        Case({"x": randn(generator, 3, 2, 1, 4)}, "one token"),
+        Case({"x": randn(generator, 1, 5, 6, 7, dtype=torch.float64)}, "float64"),
     ]
 
 
