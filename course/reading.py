@@ -1,0 +1,137 @@
+"""From the text of a lesson or an assignment to a notebook that has not run.
+
+`build.py` says how the text is written and what becomes of it.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+
+HERE = Path(__file__).resolve().parent
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+class BuildError(Exception):
+    """What is wrong with the text of a notebook, or with its run, in a sentence for its author."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One hand-written file and what is built from it (paths from the root)."""
+
+    source: str
+    built: str
+    released: str | None  # None for a lesson
+
+    @property
+    def name(self) -> str:
+        return Path(self.source).stem
+
+
+def targets(root: Path, names=()) -> list[Target]:
+    """All lessons and assignments under `root`, or those whose name starts with one of `names`."""
+    found = []
+    for source in sorted(root.glob("course/lessons/[0-9]*.py")):
+        found.append(Target(f"course/lessons/{source.name}", f"notebooks/{source.stem}.ipynb", None))
+    for source in sorted(root.glob("course/assignments/[0-9]*.py")):
+        file = f"{source.stem}/{source.stem}.ipynb"
+        source = f"course/assignments/{source.name}"
+        found.append(Target(source, f"solutions/{file}", f"exercises/{file}"))
+    unknown = [n for n in names if not any(t.name.startswith(n) for t in found)]
+    if unknown:
+        have = ", ".join(sorted({t.name for t in found}))
+        raise BuildError(f"Nothing in course/ starts with {unknown[0]!r}. There is: {have}.")
+    return [t for t in found if not names or any(t.name.startswith(n) for n in names)]
+
+
+def registered_points(name: str) -> int:
+    """The points of an exercise: its difficulty, as kvlearn.checks has it."""
+    from kvlearn.checks import REGISTRY
+
+    if name not in REGISTRY:
+        raise BuildError(f"kvlearn/checks/ has no exercise named {name!r}.")
+    return REGISTRY[name].difficulty
+
+
+def unexecuted(root: Path, target: Target, points=registered_points) -> NotebookNode:
+    """The notebook of a text: sources, ids and metadata as they will be, no outputs."""
+    text = (root / target.source).read_text(encoding="utf-8")
+    cells = jupytext.reads(text, fmt="py:percent").cells
+    if not cells or cells[0].cell_type != "markdown" or not cells[0].source.startswith("# "):
+        raise BuildError(f"{target.source}: the first cell must be markdown that opens with a title.")
+    give_ids(cells)
+    if target.released:
+        mark_exercises(cells, target.source, points)
+    for cell in cells:
+        keep_known(cell, target.source)
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.nbformat_minor = 5
+    builders = [path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.py"))]
+    made_from = hashlib.sha256("\n".join([text, *builders]).encode()).hexdigest()
+    notebook.metadata = NotebookNode(
+        kernelspec=NotebookNode(KERNEL),
+        language_info=NotebookNode(name="python"),
+        kvlearn=NotebookNode(source=target.source, made_from=made_from),
+    )
+    nbformat.validate(notebook)
+    return notebook
+
+
+def keep_known(cell, source: str) -> None:
+    """Keep tags and nbgrader's metadata; refuse what nobody reads, such as a mark misspelt."""
+    known = {"tags", "nbgrader", "answer", "check", "paste", "lines_to_next_cell"}
+    strange = sorted(set(cell.metadata) - known)
+    if strange:
+        raise BuildError(f"{source}: a cell is marked {strange[0]!r}; there is answer, check, paste, tags.")
+    cell.metadata = {k: v for k, v in cell.metadata.items() if k in ("tags", "nbgrader")}
+
+
+def give_ids(cells) -> None:
+    """Ids that depend on a cell's own text alone, so that an inserted cell changes no other."""
+    seen = {}
+    for cell in cells:
+        text = cell.cell_type + "\n" + cell.source
+        seen[text] = seen.get(text, 0) + 1
+        cell.id = hashlib.sha256(f"{text}\n{seen[text]}".encode()).hexdigest()[:12]
+
+
+def mark_exercises(cells, source: str, points) -> None:
+    """Turn the marks answer, check and paste into nbgrader's metadata."""
+    grade_ids = {}  # exercise -> the grade_id of its answer cell
+    unchecked = None
+    for cell in cells:
+        kinds = [k for k in ("answer", "paste", "check") if k in cell.metadata]
+        if not kinds:
+            continue
+        kind, name = kinds[0], cell.metadata[kinds[0]]
+        if kind == "check":
+            if name != unchecked:
+                raise BuildError(f"{source}: check={name!r} does not follow the answer that it checks.")
+            if f'kvlearn.check("{name}"' not in cell.source:
+                raise BuildError(f'{source}: check={name!r} has no line kvlearn.check("{name}", ...).')
+            worth = 0 if grade_ids[name].endswith("-again") else points(name)
+            cell.metadata["nbgrader"] = nbgrader_cell(f"{grade_ids[name]}-check", worth)
+            unchecked = None
+            continue
+        if unchecked or name in grade_ids:
+            reason = f"comes before the check of {unchecked!r}" if unchecked else "is there twice"
+            raise BuildError(f"{source}: {kind}={name!r} {reason}.")
+        if not ("### BEGIN SOLUTION" in cell.source and "### END SOLUTION" in cell.source):
+            raise BuildError(f"{source}: {kind}={name!r} has no ### BEGIN SOLUTION ... ### END SOLUTION.")
+        grade_ids[name] = name if kind == "answer" else f"{name}-again"
+        cell.metadata["nbgrader"] = nbgrader_cell(grade_ids[name])
+        unchecked = name
+    if unchecked:
+        raise BuildError(f"{source}: the answer to {unchecked!r} has no check after it.")
+
+
+def nbgrader_cell(grade_id: str, points: int | None = None) -> dict:
+    """nbgrader's metadata: of a locked check with `points`, or (None) of an answer."""
+    check = points is not None
+    data = {"grade_id": grade_id, "schema_version": 3, "cell_type": "code", "task": False}
+    data |= {"grade": check, "locked": check, "solution": not check}
+    return data | {"points": points} if check else data

@@ -1,0 +1,18 @@
+"""nbgrader reads this file when it is started at the root of the repository.
+
+`nbgrader generate_assignment 01_attention` then makes of `solutions/` what lies in `exercises/`, and
+`course/build.py` uses the same settings, so the two cannot differ.
+"""
+
+c = get_config()  # noqa: F821  (nbgrader puts it there)
+
+c.CourseDirectory.course_id = "kvlearn"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "exercises"
+
+# What stands in an exercise where the answer was. The checks know an answer that raises
+# NotImplementedError as one that is not written yet.
+c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\nraise NotImplementedError"}
+
+# The longest that a cell of a submission may run, in seconds.
+c.ExecutePreprocessor.timeout = 120
