@@ -1,0 +1,311 @@
+"""Rules that every exercise keeps, whatever it is about. The registry alone says which there are."""
+
+import functools
+import importlib
+import itertools
+import re
+import signal
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from course_answers import course_answers
+from mutants import mutants
+
+from kvlearn.checks import REGISTRY, judge
+from kvlearn.checks.call import call_function, parameters
+from kvlearn.checks.compare import is_tensor
+from kvlearn.checks.engine import undisturbed
+
+EXERCISES = list(REGISTRY.values())
+every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
+functions = [e for e in EXERCISES if e.kind == "function"]
+every_function = pytest.mark.parametrize("exercise", functions, ids=lambda e: e.name)
+
+
+def cases_of(exercise, seed=0):
+    with undisturbed(seed):
+        return exercise.cases(torch.Generator().manual_seed(seed))
+
+
+def alternatives(exercise):
+    return importlib.import_module(f"alternatives_{exercise.lesson:02}").ALTERNATIVES[exercise.name]
+
+
+class TookTooLong(BaseException):
+    """Not an Exception, so that a checker cannot take it for the answer's own error."""
+
+
+@contextmanager
+def at_most(seconds):
+    """Stop a mutant that never ends. Counts processor time, and leaves pytest's own alarm alone."""
+
+    def stop(*_):
+        raise TookTooLong
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def test_there_are_enough_exercises():
+    """Lessons 00 to 04 have at least 16 exercises, and each lesson has some."""
+    spine = [e for e in EXERCISES if e.lesson <= 4]
+    assert len(spine) >= 16
+    assert {e.lesson for e in spine} == {0, 1, 2, 3, 4}
+
+
+def test_every_exercise_has_its_place_in_an_assignment():
+    """An exercise without an answer cell would never be met; an answer cell without one never checked."""
+    assert {name: a.file[:2] for name, a in course_answers().items()} == {
+        e.name: f"{e.lesson:02}" for e in EXERCISES
+    }
+
+
+@every_exercise
+def test_it_is_complete(exercise):
+    """Title, reason, minutes, difficulty, two hints, four misconceptions or the reason why not."""
+    assert exercise.title and exercise.why and exercise.minutes > 0
+    assert exercise.difficulty in (1, 2, 3)
+    assert len(exercise.hints) >= 2
+    assert len(exercise.misconceptions) >= 4 or exercise.few
+    names = [m.name for m in exercise.misconceptions]
+    assert len(set(names)) == len(names)
+    for text in (exercise.why, *exercise.hints, *(m.says for m in exercise.misconceptions)):
+        assert text.endswith((".", "?", ")")) and len(text) < 400
+
+
+@every_exercise
+def test_the_assignment_says_the_same(exercise):
+    """Minutes, difficulty and parameters stand in two places; they must not drift apart."""
+    answer = course_answers()[exercise.name]
+    assert f"{exercise.minutes} minutes" in answer.text
+    assert f"difficulty {exercise.difficulty} of 3" in answer.text
+    if exercise.kind == "function":
+        names = sum(parameters(exercise.signature), [])
+        written = answer.run().__code__
+        assert list(written.co_varnames[: written.co_argcount + written.co_kwonlyargcount]) == names
+
+
+@every_exercise
+def test_the_sizes_of_the_inputs_differ(exercise):
+    """Equal sizes let a wrong axis pass. A size of 1 is exempt, and what a case says it has equal."""
+    for case in cases_of(exercise):
+        sizes = {}
+        for name, value in case.inputs.items():
+            if is_tensor(value):
+                assert name in exercise.axes, f"axes says nothing of the input {name}"
+                axes = exercise.axes[name].split()
+                assert len(axes) == value.ndim, f"{name} has shape {tuple(value.shape)} and axes {axes}"
+                shape = value.shape
+            elif name in exercise.axes and type(value) is int:
+                axes, shape = exercise.axes[name].split(), [value]
+            else:
+                continue
+            for axis, size in zip(axes, shape, strict=True):
+                assert sizes.setdefault(axis, size) == size, f"{case.label}: two sizes of {axis}"
+        on_purpose = set(case.equal.split())
+        for (a, n), (b, m) in itertools.combinations(sizes.items(), 2):
+            if n == m and n != 1:
+                assert {a, b} <= on_purpose, f"{case.label}: {a} and {b} are both {n}"
+
+
+@every_exercise
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_course_answer_passes(exercise, seed):
+    """A change of the checker or of the assignment that breaks the course's own answer."""
+    result = judge(exercise, course_answers()[exercise.name].run(), seed)
+    assert result.passed, result.message
+
+
+@every_exercise
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_other_right_answers_pass(exercise, seed):
+    """A checker that wants the course's own way of writing it, and not what it does."""
+    answers = alternatives(exercise)
+    assert len(answers) >= 2
+    for answer in answers:
+        result = judge(exercise, answer, seed)
+        assert result.passed, result.message
+
+
+@every_exercise
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_every_misconception_is_named_as_itself(exercise, seed):
+    """Two wrong answers that the inputs cannot tell apart, or one that passes."""
+    for misconception in exercise.misconceptions:
+        result = judge(exercise, misconception.answer, seed)
+        assert not result.passed, f"not rejected: {misconception.name}"
+        assert result.misconception == misconception.name, f"{misconception.name}: {result.message}"
+        assert misconception.says in result.message
+
+
+@every_exercise
+def test_an_unwritten_answer_gets_a_friendly_message(exercise):
+    """What a learner sees who runs the check before writing anything."""
+    answer = course_answers()[exercise.name]
+    result = judge(exercise, answer.run(answer.stubbed()))
+    assert not result.passed and "is not written yet" in result.message
+    assert "Error" not in result.message
+
+
+@every_exercise
+def test_an_error_is_shown_as_the_learners_own(exercise):
+    """Hiding a learner's error behind the checker's own words."""
+
+    def fails(*args, **kwargs):
+        raise ZeroDivisionError("my own mistake")
+
+    class Fails:
+        __init__ = fails
+
+    for method in exercise.methods:
+        setattr(Fails, method, fails)
+    result = judge(exercise, fails if exercise.kind == "function" else Fails)
+    assert "ZeroDivisionError: my own mistake" in result.message
+    assert "line " in result.message and "raise ZeroDivisionError" in result.message
+    assert result.misconception is None
+
+
+def tampered(good, change, changed):
+    """The right answer, with every tensor in what it gives back changed (and noted in `changed`)."""
+
+    def apply(value):
+        if is_tensor(value):
+            changed.append(True)
+            return change(value)
+        if type(value) in (list, tuple):
+            return type(value)(apply(v) for v in value)
+        return {k: apply(v) for k, v in value.items()} if type(value) is dict else value
+
+    def answer(*args, **kwargs):
+        return apply(good(*args, **kwargs))
+
+    return answer
+
+
+def to_another_dtype(tensor):
+    return tensor.float() if tensor.dtype is torch.float16 else tensor.half()
+
+
+@every_function
+@pytest.mark.parametrize(
+    "change, word", [(lambda t: t.unsqueeze(0), "shape"), (to_another_dtype, "dtype float16")]
+)
+def test_a_wrong_shape_or_dtype_is_said_as_such(exercise, change, word):
+    """A comparison that broadcasts, or that casts, before it compares.
+
+    Where an exercise's own scenario uses what the answer gives back, an error of the scenario may
+    come first; it is a rejection all the same.
+    """
+    changed = []
+    result = judge(exercise, tampered(course_answers()[exercise.name].run(), change, changed))
+    if changed:
+        assert not result.passed
+        if exercise.observe is call_function:
+            assert word in result.message and result.misconception is None
+
+
+@every_function
+def test_a_change_of_an_input_in_place_is_said_as_such(exercise):
+    """An answer whose numbers are right and that spoils the caller's tensors."""
+    good = course_answers()[exercise.name].run()
+    spoilt = []
+
+    def spoils(*args, **kwargs):
+        out = good(*args, **kwargs)
+        for tensor in [a for a in args if is_tensor(a)][:1]:
+            tensor.logical_not_() if tensor.dtype is torch.bool else tensor.add_(1)
+            spoilt.append(True)
+        return out
+
+    result = judge(exercise, spoils)
+    if spoilt:
+        assert not result.passed
+        if exercise.observe is call_function:
+            assert "in place" in result.message
+
+
+@every_exercise
+def test_what_is_no_answer_at_all_gets_a_sentence(exercise):
+    """A string, a number, a tensor, an instance; a class for a function and the other way round."""
+    for nothing in ("text", 3, torch.zeros(2), object(), None, [1]):
+        result = judge(exercise, nothing)
+        assert not result.passed and "is wanted" in result.message, result.message
+    other = (lambda: None) if exercise.kind == "class" else dict
+    assert "is wanted" in judge(exercise, other).message
+
+
+@every_function
+def test_wrong_parameters_are_said_as_such(exercise):
+    """An answer that cannot be called as the exercise calls it."""
+    required, _ = parameters(exercise.signature)
+    if required:
+        assert "The parameters differ" in judge(exercise, lambda: None).message
+    many = eval(f"lambda {', '.join(f'a{i}' for i in range(12))}: None")
+    assert "The parameters differ" in judge(exercise, many).message
+
+
+@functools.cache
+def wrong_mutants(name):
+    """Mutants of the course's answer that are wrong on inputs which the check does not see: what it says."""
+    exercise, answer, found = REGISTRY[name], course_answers()[name], []
+    for source in mutants(answer.source):
+        try:
+            mutant = answer.run(source)
+        except Exception:
+            continue  # the cell itself fails, before any check
+        try:
+            with at_most(5):
+                if not judge(exercise, mutant, seed=1234).passed:
+                    found.append((source, judge(exercise, mutant, seed=0)))
+        except TookTooLong:
+            continue  # a learner would notice that too
+    return found
+
+
+@every_exercise
+def test_wrong_answers_that_nobody_thought_of_are_rejected(exercise):
+    """Random changes of the right answer: none may pass, each is told the first thing that is wrong."""
+    found = wrong_mutants(exercise.name)
+    assert len(found) >= 3, "so few mutants prove nothing"
+    said = r"\d|raised|failed|in place|memory|The result is|not written yet|Looks like"
+    for source, result in found:
+        assert not result.passed, f"accepted:\n{source}"
+        lines = result.message.splitlines()
+        assert 2 <= len(lines) <= 8 and re.search(said, result.message), result.message
+
+
+def bare(line):
+    return re.sub(r"\s+", "", line)
+
+
+@every_exercise
+def test_no_text_contains_the_solution(exercise):
+    """A message or a hint that gives the answer away."""
+    solution = [bare(line) for line in course_answers()[exercise.name].solution_lines()]
+    solution = [line for line in solution if len(line) > 12]
+    texts = [exercise.why, *exercise.hints]
+    texts += [text for m in exercise.misconceptions for text in (m.name, m.says)]
+    texts += [result.message for _, result in wrong_mutants(exercise.name)]
+    for text in texts:
+        for line in solution:
+            assert line not in bare(text), f"{line!r} stands in: {text}"
+
+
+@every_exercise
+def test_a_check_is_quick(exercise):
+    """A check is run again and again while writing: two seconds at most, the whole bank included."""
+
+    def wrong(*args, **kwargs):
+        return "nothing that is wanted"
+
+    for answer in (course_answers()[exercise.name].run(), wrong, exercise.misconceptions[-1].answer):
+        start = time.process_time()
+        judge(exercise, answer)
+        assert time.process_time() - start < 2
