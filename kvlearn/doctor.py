@@ -1,0 +1,155 @@
+"""What is on this machine, and what to do about what is not: the findings behind `kvlearn doctor`."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kvlearn import fetch, measure
+from kvlearn.checkpoint import ModelError
+from kvlearn.weights import model_is_required
+
+GOOD, NOTE, MISSING = "good", "note", "missing"
+MEMORY_BYTES = 2_000_000_000  # the real model in float32, its cache, and room for a second of each
+LESSON_PACKAGES = ("jupyterlab", "ipykernel", "ipywidgets", "matplotlib")
+TEST_PACKAGES = ("pytest", "nbval", "nbgrader", "jupytext", "transformers")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `advice` says what to do, and is empty where there is nothing to do."""
+
+    subject: str
+    found: str
+    state: str = GOOD  # NOTE: the course runs all the same; MISSING: it does not
+    advice: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Everything that the course stands on, the most basic first."""
+    yield python()
+    yield pytorch()
+    yield device()
+    yield threads()
+    yield memory()
+    yield disk()
+    yield model()
+    yield packages("Jupyter", LESSON_PACKAGES, MISSING, "notebooks")
+    yield packages("Tests", TEST_PACKAGES, NOTE, "test")
+
+
+def python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Finding("Python", found)
+    advice = "The course needs Python 3.11, 3.12 or 3.13; install one of them."
+    return Finding("Python", found, MISSING, advice)
+
+
+def pytorch() -> Finding:
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
+    found = f"{torch.__version__} ({build} build)"
+    if tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2]) >= (2, 9):
+        return Finding("torch", found)
+    advice = f'The course needs torch 2.9 or newer: {_pip()} install --upgrade "torch>=2.9"'
+    return Finding("torch", found, MISSING, advice)
+
+
+def device() -> Finding:
+    chosen = torch.device(measure.device())
+    if chosen.type == "cuda":
+        return Finding("Device", f"{chosen} ({torch.cuda.get_device_name(chosen)})")
+    if chosen.type == "cpu" and shutil.which("nvidia-smi"):
+        advice = "There is an NVIDIA driver that torch does not use; a CUDA build of torch would."
+        return Finding("Device", str(chosen), NOTE, advice)
+    return Finding("Device", str(chosen))
+
+
+def threads() -> Finding:
+    found = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
+    setting = os.environ.get("OMP_NUM_THREADS")
+    return Finding("Threads", found + (f" (OMP_NUM_THREADS={setting})" if setting else ""))
+
+
+def memory() -> Finding:
+    try:
+        import psutil  # comes with ipykernel
+    except ImportError:
+        return Finding("Memory", "not known: psutil, which comes with ipykernel, is not installed", NOTE)
+    now = psutil.virtual_memory()
+    found = f"{now.available / 1e9:.1f} GB free of {now.total / 1e9:.1f} GB"
+    if now.available >= MEMORY_BYTES:
+        return Finding("Memory", found)
+    advice = f"The real model needs about {MEMORY_BYTES / 1e9:.0f} GB; close other programs first."
+    return Finding("Memory", found, NOTE, advice)
+
+
+def disk(name: str = fetch.DEFAULT) -> Finding:
+    """The disk that the real model goes to. It needs nothing more once the model is there."""
+    try:
+        store, folder = fetch.store(), fetch.find(name)
+    except ModelError as error:
+        return Finding("Disk", "not looked at", MISSING, str(error))
+    place = next(path for path in (store, *store.parents) if path.exists())
+    free, needed = shutil.disk_usage(place).free, fetch.MODELS[name].needed_bytes
+    found = f"{free / 1e9:.1f} GB free for {store}"
+    if folder is not None or free >= needed:
+        return Finding("Disk", found)
+    advice = (
+        f"The model needs {needed / 1e9:.2f} GB while it is converted: make room, or set {fetch.VARIABLE} "
+        "to a folder on another disk."
+    )
+    return Finding("Disk", found, _absent(), advice)
+
+
+def model(name: str = fetch.DEFAULT) -> Finding:
+    """The real model, read whole and compared with its checksums."""
+    try:
+        folder = fetch.find(name)
+    except ModelError as error:
+        return Finding("Model", f"{name} not looked for", MISSING, str(error))
+    if folder is None:
+        command = f"{Path(sys.executable).name} -c \"import kvlearn; kvlearn.load('{name}')\""
+        advice = (
+            f"With a network, load it once ({fetch.MODELS[name].download_bytes / 1e6:.0f} MB): {command}. "
+            "Until then the lessons run on a tiny model with random weights."
+        )
+        return Finding("Model", f"{name} is not here yet", _absent(), advice)
+    wrong = fetch.verify(folder)
+    if wrong is None:
+        return Finding("Model", f"{name} in {folder}")
+    return Finding("Model", f"{name} in {folder} is damaged", MISSING, wrong)
+
+
+def _absent() -> str:
+    """Without the real model the lessons run on a tiny one, unless that is forbidden."""
+    return MISSING if model_is_required() else NOTE
+
+
+def packages(subject: str, names: tuple[str, ...], if_absent: str, extra: str) -> Finding:
+    """Packages by their installed versions; none of them is imported."""
+    versions = {name: _version(name) for name in names}
+    found = ", ".join(f"{name} {version}" for name, version in versions.items() if version) or "nothing"
+    absent = ", ".join(name for name, version in versions.items() if version is None)
+    if not absent:
+        return Finding(subject, found)
+    advice = f'Not installed: {absent}. In the folder of the course: {_pip()} install -e ".[{extra}]"'
+    return Finding(subject, found, if_absent, advice)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _pip() -> str:
+    return f"{Path(sys.executable).name} -m pip"
