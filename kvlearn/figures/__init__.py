@@ -1,0 +1,31 @@
+"""Pictures of attention, masks and caches: pure functions that return a matplotlib `Figure`.
+
+    from kvlearn import figures
+    figures.show(figures.mask_map(kvlearn.causal_mask(4)))
+
+Each function takes tensors, arrays or lists, draws what it is given, and returns a `Picture`: a `Figure`
+with a caption and alt text. As the last line of a cell a picture shows itself; `show` takes your own words.
+"""
+
+from kvlearn.figures.cache import cache_frame, cache_frames
+from kvlearn.figures.diagrams import heads_diagram, rope_clock, score_by_distance
+from kvlearn.figures.matrices import attention_map, mask_compare, mask_map, tensor_diff
+from kvlearn.figures.plots import bars, memory_timeline, time_per_token
+from kvlearn.figures.style import Picture, show
+
+__all__ = [
+    "Picture",
+    "attention_map",
+    "bars",
+    "cache_frame",
+    "cache_frames",
+    "heads_diagram",
+    "mask_compare",
+    "mask_map",
+    "memory_timeline",
+    "rope_clock",
+    "score_by_distance",
+    "show",
+    "tensor_diff",
+    "time_per_token",
+]

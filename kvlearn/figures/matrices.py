@@ -1,0 +1,280 @@
+"""Pictures of matrices: attention weights, masks, and what changed between two runs."""
+
+import math
+
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.patches import Rectangle
+
+from kvlearn.figures.style import (
+    BLUE,
+    CHANGES,
+    INK,
+    LINE,
+    MASKED,
+    MUTED,
+    PAPER,
+    WEIGHTS,
+    canvas,
+    every,
+    finish,
+    house_style,
+    to_numpy,
+    token_labels,
+)
+
+
+@house_style
+def attention_map(weights, tokens=None, *, key_tokens=None, mask=None, heads=None, title=None):
+    """Heat maps of attention weights: a row is a query, its weights add up to 1.
+
+    Args:
+        weights: (L, S) of one head, or (H, L, S) of several.
+        tokens: L labels of the queries; the positions when left out. When S > L and `key_tokens` is left
+            out, they may be the S labels of the keys, and the queries are the last of them.
+        key_tokens: S labels of the keys.
+        mask: (L, S) booleans, True = may attend; what may not is hatched grey.
+        heads: H names of the heads; "head 0", "head 1", ... when left out.
+        title: above the whole.
+    """
+    weights = to_numpy(weights)
+    weights = weights[None] if weights.ndim == 2 else weights
+    if weights.ndim != 3:
+        raise ValueError(
+            f"attention_map takes weights (L, S) or (heads, L, S); got the shape {weights.shape}. "
+            "Choose one row of the batch first, for example weights[0]."
+        )
+    count, queries, keys = weights.shape
+    query_labels, key_labels = _axis_labels(tokens, key_tokens, queries, keys)
+    heads = [f"head {head}" for head in range(count)] if heads is None else heads
+    columns = min(count, 3 if count in (3, 5, 6, 9) else 4)
+    rows = math.ceil(count / columns)
+    side = {1: 4.6, 2: 3.6}.get(columns, 2.9)
+    height = min(max(side * queries / keys, 1.3), side)
+    picture, axes = canvas(columns * side + 1.7, rows * (height + 0.5) + 0.9, rows, columns)
+    top = float(np.nanmax(weights)) if weights.size else 1.0
+    for index, ax in enumerate(axes.flat):
+        if index >= count:
+            ax.set_visible(False)
+            continue
+        image = ax.imshow(weights[index], cmap=WEIGHTS, vmin=0, vmax=max(top, 1e-9), aspect="auto")
+        _hatch(ax, mask)
+        if queries * keys <= 64 and count == 1:
+            _write_numbers(ax, weights[index], top, mask)
+        last_row = index + columns >= count
+        _matrix_axes(ax, query_labels, key_labels, left=index % columns == 0, bottom=last_row)
+        if count > 1:
+            ax.set_title(heads[index], fontsize=10.5)
+    bar = picture.colorbar(image, ax=axes, shrink=0.75, pad=0.02, aspect=25)
+    bar.set_label("attention weight")
+    bar.outline.set_visible(False)
+    return finish(
+        picture,
+        "A row is a query, and its weights add up to 1. The darker a cell, the more it takes of that value.",
+        f"Heat map of attention weights: {count} head{'s' * (count > 1)}, {queries} queries as rows, "
+        f"{keys} keys as columns"
+        + ("." if mask is None else "; cells that the mask forbids are hatched grey."),
+        title,
+    )
+
+
+@house_style
+def mask_map(mask, query_labels=None, key_labels=None, *, title=None):
+    """Who may see whom: a row is a query, a column is a key.
+
+    Args:
+        mask: (L, S) booleans, True = may attend.
+        query_labels: L labels; the positions when left out (the queries are the last of the keys).
+        key_labels: S labels.
+        title: above the picture.
+    """
+    mask = _as_mask(mask)
+    queries, keys = mask.shape
+    if query_labels is None and key_labels is None:
+        query_labels = [
+            str(position) for position in range(max(keys - queries, 0), max(keys - queries, 0) + queries)
+        ]
+    picture, axes = canvas(*_mask_size(queries, keys))
+    _draw_mask(axes[0, 0], mask, token_labels(query_labels, queries), token_labels(key_labels, keys))
+    return finish(
+        picture,
+        "Blue: the query of this row may attend to the key of this column. Hatched: it may not.",
+        f"Mask of {queries} queries by {keys} keys. " + _mask_words(mask),
+        title,
+    )
+
+
+@house_style
+def mask_compare(query_length: int, key_length: int, *, title=None):
+    """The causal mask aligned at the last key, beside the one aligned at the first key.
+
+    The right one for new tokens after stored ones is aligned at the last: the last query sees the last key.
+    torch's `scaled_dot_product_attention(is_causal=True)` aligns at the first (pytorch/pytorch#108108).
+    """
+    offset = key_length - query_length
+    right = np.tril(np.ones((query_length, key_length), dtype=bool), offset)
+    first = np.tril(np.ones((query_length, key_length), dtype=bool))
+    width, height = _mask_size(query_length, key_length)
+    picture, axes = canvas(2 * width, height + 0.3, 1, 2)
+    queries = [str(position) for position in range(offset, offset + query_length)]
+    keys = [str(position) for position in range(key_length)]
+    for ax, mask, name in (
+        (axes[0, 0], right, "last query sees last key"),
+        (axes[0, 1], first, "torch is_causal=True"),
+    ):
+        _draw_mask(ax, mask, queries, keys)
+        ax.set_title(name, fontsize=10.5)
+    same = bool((right == first).all())
+    hidden = int((right & ~first).sum())
+    return finish(
+        picture,
+        "With as many queries as keys the two masks are the same."
+        if same
+        else "Left: the rule for new tokens after stored ones. Right: aligned at the first key; "
+        f"{hidden} cells that should be seen are hidden.",
+        f"Two masks of {query_length} queries by {key_length} keys. Left: {_mask_words(right)} "
+        f"Right: {_mask_words(first)}",
+        title,
+    )
+
+
+@house_style
+def tensor_diff(a, b, tokens=None, *, name="K", title=None):
+    """What changed between two runs: the largest |a - b| of each layer (row) at each position (column).
+
+    Args:
+        a, b: a tensor for each layer, (B, H, S, D) or (H, S, D) or (S, D). Where one run has more positions
+            than the other, the ones that both have are compared.
+        tokens: a label for each position that both have.
+        name: what is compared, for the words.
+        title: above the picture.
+    """
+    a, b = [to_numpy(layer) for layer in a], [to_numpy(layer) for layer in b]
+    if len(a) != len(b) or not a:
+        raise ValueError(
+            f"tensor_diff compares the same layers of two runs; got {len(a)} and {len(b)} layers."
+        )
+    positions = min(min(layer.shape[-2] for layer in a), min(layer.shape[-2] for layer in b))
+    largest = np.zeros((len(a), positions))
+    for layer, (one, other) in enumerate(zip(a, b, strict=True)):
+        difference = np.abs(one[..., :positions, :] - other[..., :positions, :])
+        largest[layer] = difference.max(axis=-1).reshape(-1, positions).max(axis=0)
+    return _draw_differences(largest, token_labels(tokens, positions), name, title)
+
+
+def _draw_differences(largest, labels, name, title):
+    layers, positions = largest.shape
+    picture, axes = canvas(max(5.0, 0.62 * positions + 2.2), max(2.2, 0.46 * layers + 1.5))
+    ax = axes[0, 0]
+    changed = np.ma.masked_equal(largest, 0.0)
+    if changed.count():
+        high = float(changed.max())
+        norm = LogNorm(vmin=min(float(changed.min()), high / 10), vmax=high)
+        image = ax.imshow(changed, cmap=CHANGES, norm=norm, aspect="auto")
+        bar = picture.colorbar(image, ax=ax, shrink=0.9, pad=0.02)
+        bar.set_label("largest difference")
+        bar.outline.set_visible(False)
+    else:
+        ax.imshow(np.ones_like(largest), cmap="Greys_r", vmin=0, vmax=1, aspect="auto")
+    for layer in range(layers):
+        for position in range(positions):
+            value = largest[layer, position]
+            if value == 0 and positions * layers <= 240:
+                ax.text(position, layer, "0", ha="center", va="center", color=MUTED, fontsize=9)
+            elif value and positions * layers <= 120:
+                dark = math.log10(value / float(changed.max())) > -0.6
+                ax.text(position, layer, f"{value:.0e}", ha="center", va="center", fontsize=7.5,
+                        color=PAPER if dark else INK)  # fmt: skip
+    _matrix_axes(ax, [f"layer {layer}" for layer in range(layers)], labels, "", "position")
+    rows = [str(layer) for layer in range(layers) if largest[layer].any()]
+    return finish(
+        picture,
+        f"0 means exactly equal. Coloured: {name} of this layer at this position is not what it was.",
+        f"Table of the largest difference of {name}, {layers} layers by {positions} positions. "
+        + (f"Layers that changed: {', '.join(rows)}." if rows else "Every cell is exactly zero."),
+        title,
+    )
+
+
+def _as_mask(mask):
+    mask = to_numpy(mask)
+    while mask.ndim > 2 and mask.shape[0] == 1:
+        mask = mask[0]
+    if mask.ndim != 2 or mask.dtype != bool:
+        raise ValueError(
+            f"A mask to draw is booleans (L, S), True = may attend; got {mask.dtype} of shape {mask.shape}."
+        )
+    return mask
+
+
+def _axis_labels(tokens, key_tokens, queries: int, keys: int):
+    if key_tokens is None and tokens is not None and len(tokens) == keys:
+        return token_labels(tokens, keys)[keys - queries :], token_labels(tokens, keys)
+    return token_labels(tokens, queries), token_labels(key_tokens, keys)
+
+
+def _matrix_axes(ax, row_labels, column_labels, rows="query", columns="key", left=True, bottom=True):
+    ticks, labels = every(len(row_labels), 24), row_labels
+    ax.set_yticks(ticks, [labels[i] for i in ticks] if left else [""] * len(ticks))
+    ticks, labels = every(len(column_labels), 24), column_labels
+    turn = 60 if max(map(len, labels), default=0) > 3 and len(labels) > 4 else 0
+    ax.set_xticks(
+        ticks,
+        [labels[i] for i in ticks] if bottom else [""] * len(ticks),
+        rotation=turn,
+        ha="right" if turn else "center",
+        rotation_mode="anchor" if turn else "default",
+    )
+    ax.set_ylabel(rows if left else "")
+    ax.set_xlabel(columns if bottom else "")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    if len(row_labels) * len(column_labels) <= 1200:  # a grid of thin lines between the cells
+        ax.set_xticks(np.arange(len(column_labels) + 1) - 0.5, minor=True)
+        ax.set_yticks(np.arange(len(row_labels) + 1) - 0.5, minor=True)
+        ax.grid(which="minor", color=LINE, linewidth=0.7)
+        ax.tick_params(which="minor", length=0)
+
+
+def _hatch(ax, mask):
+    if mask is None:
+        return
+    for row, column in np.argwhere(~_as_mask(mask)):
+        ax.add_patch(
+            Rectangle(
+                (column - 0.5, row - 0.5), 1, 1, facecolor=MASKED, edgecolor="#B5B5B5", hatch="////", lw=0
+            )
+        )
+
+
+def _write_numbers(ax, weights, top, mask):
+    seen = np.ones(weights.shape, dtype=bool) if mask is None else _as_mask(mask)
+    for row, column in np.argwhere(seen):
+        value = weights[row, column]
+        ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9,
+                color=PAPER if value > 0.55 * top else INK)  # fmt: skip
+
+
+def _mask_size(queries: int, keys: int):
+    cell = min(0.5, 6.0 / max(queries, keys))
+    return max(keys * cell + 1.4, 3.2), max(queries * cell + 1.2, 1.9)
+
+
+def _draw_mask(ax, mask, query_labels, key_labels):
+    ax.imshow(np.where(mask, 1.0, 0.0), cmap=WEIGHTS, vmin=0, vmax=1.45, aspect="equal")
+    _hatch(ax, mask)
+    _matrix_axes(ax, query_labels, key_labels)
+    ax.tick_params(labelcolor=INK)
+    for row, column in np.argwhere(mask):
+        if mask.size <= 400:
+            ax.text(column, row, "•", ha="center", va="center", color=PAPER, fontsize=10)
+    ax.yaxis.label.set_color(BLUE)
+
+
+def _mask_words(mask) -> str:
+    counts = [int(row.sum()) for row in mask]
+    return (
+        f"The queries, first to last, see {', '.join(map(str, counts))} keys."
+        if len(counts) <= 12
+        else (f"The first query sees {counts[0]} keys and the last sees {counts[-1]}.")
+    )

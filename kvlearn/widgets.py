@@ -1,0 +1,142 @@
+"""Interactive figures: thin wiring of ipywidgets around `kvlearn.figures`.
+
+Each function returns a `Panel`: controls, the picture they choose, and its caption. The picture is an `Image`
+widget of PNG bytes, which every Jupyter front end shows. A static figure belongs beside each panel, because
+pages that are not connected to a kernel show no widgets.
+"""
+
+from collections.abc import Callable, Sequence
+
+try:
+    import ipywidgets
+except ImportError as error:
+    raise ImportError(
+        "kvlearn.widgets needs ipywidgets, which is not installed. Install the notebooks extra: "
+        'pip install "kvlearn[notebooks]". The same pictures without controls are in kvlearn.figures.'
+    ) from error
+
+from kvlearn import figures
+from kvlearn.figures.style import SHOWN_DPI, Picture
+
+
+class Panel(ipywidgets.VBox):
+    """Controls over a picture. `controls` are the widgets by name; `picture` is what is shown now."""
+
+    def __init__(self, name: str, controls: dict, draw: Callable[..., Picture], extra: Sequence = ()):
+        self.name, self.controls, self.picture = name, controls, None
+        self._draw, self._drawn = draw, {}
+        self.image = ipywidgets.Image(format="png")
+        self.caption = ipywidgets.HTML()
+        row = ipywidgets.HBox([*controls.values(), *extra], layout={"flex_flow": "row wrap"})
+        super().__init__([row, self.image, self.caption])
+        for control in controls.values():
+            control.observe(self._update, names="value")
+        self._update()
+
+    def __repr__(self):
+        # What front ends without widgets show, and nothing in it that changes from run to run.
+        return f"Interactive: {self.name}. Run this cell in JupyterLab to use it."
+
+    def _update(self, _change=None):
+        chosen = {name: control.value for name, control in self.controls.items()}
+        key = tuple(chosen.values())
+        if key not in self._drawn:
+            picture = self._draw(**chosen)
+            self._drawn[key] = (picture, picture.png())
+        self.picture, self.image.value = self._drawn[key]
+        self.image.layout.width = f"{round(self.picture.get_figwidth() * SHOWN_DPI)}px"
+        self.image.layout.max_width = "100%"
+        self.image.tooltip = self.picture.alt
+        self.caption.value = f"<em>{self.picture.caption}</em>"
+
+
+def stepper(
+    frames: int | Sequence, draw: Callable[..., Picture], *, name: str = "step through the frames"
+) -> Panel:
+    """Step through frames: a slider, back and forth buttons, and play.
+
+    Args:
+        frames: a list of what to draw, or how many frames.
+        draw: draw(frame) -> picture; the frame is an item of the list, or its number.
+        name: what the panel is, in words.
+    """
+    items = list(range(frames)) if isinstance(frames, int) else list(frames)
+    if not items:
+        raise ValueError("There is no frame to step through: `frames` is empty.")
+    last = len(items) - 1
+    slider = ipywidgets.IntSlider(value=0, min=0, max=last, description="step", continuous_update=False)
+    play = ipywidgets.Play(value=0, min=0, max=last, interval=900)
+    ipywidgets.jslink((play, "value"), (slider, "value"))
+    back = ipywidgets.Button(icon="step-backward", tooltip="one step back", layout={"width": "40px"})
+    forth = ipywidgets.Button(icon="step-forward", tooltip="one step on", layout={"width": "40px"})
+
+    def move(by):
+        slider.value = min(max(slider.value + by, 0), last)
+
+    back.on_click(lambda _: move(-1))
+    forth.on_click(lambda _: move(1))
+    panel = Panel(name, {"step": slider}, lambda step: draw(items[step]), extra=(back, forth, play))
+    panel.back, panel.forth, panel.play = back, forth, play
+    return panel
+
+
+def cache_stepper(runs: dict, tokens=None) -> Panel:
+    """Step through the tables of K and V of recorded runs: see `kvlearn.figures.cache_frame`.
+
+    Args:
+        runs: {"naive": steps, "cached": steps}, from `kvlearn.measure.trace_cache`.
+        tokens: a label for each position.
+    """
+    count = max(len(steps) for steps in runs.values())
+    return stepper(
+        count,
+        lambda step: figures.cache_frame(runs, step, tokens),
+        name="the tables of K and V, step by step",
+    )
+
+
+def mask_explorer(query_length: int = 3, key_length: int = 6, most: int = 12) -> Panel:
+    """Choose how many queries and keys: the causal mask, and what torch's `is_causal=True` would give."""
+    queries = ipywidgets.IntSlider(
+        query_length, min=1, max=most, description="queries", continuous_update=False
+    )
+    keys = ipywidgets.IntSlider(key_length, min=1, max=most, description="keys", continuous_update=False)
+
+    def draw(query_length, key_length):
+        # The queries are the last of the keys, so there are at most as many.
+        return figures.mask_compare(min(query_length, key_length), key_length)
+
+    return Panel("causal masks", {"query_length": queries, "key_length": keys}, draw)
+
+
+def attention_explorer(weights, tokens=None, *, mask=None) -> Panel:
+    """Choose a layer and a head of a model's attention weights.
+
+    Args:
+        weights: (layers, H, L, S), or a list of (H, L, S), one for each layer.
+        tokens: L labels.
+        mask: (L, S) booleans, True = may attend.
+    """
+    layers, heads = len(weights), weights[0].shape[0]
+    layer = ipywidgets.IntSlider(0, min=0, max=layers - 1, description="layer", continuous_update=False)
+    head = ipywidgets.IntSlider(0, min=0, max=heads - 1, description="head", continuous_update=False)
+
+    def draw(layer, head):
+        return figures.attention_map(
+            weights[layer][head], tokens, mask=mask, title=f"Layer {layer}, head {head}"
+        )
+
+    return Panel("attention weights by layer and head", {"layer": layer, "head": head}, draw)
+
+
+def head_explorer(num_heads: int = 9, num_kv_heads: int = 3) -> Panel:
+    """Choose how many key/value heads the query heads share."""
+    divisors = [count for count in range(1, num_heads + 1) if num_heads % count == 0]
+    choice = ipywidgets.SelectionSlider(
+        options=divisors, value=num_kv_heads, description="K/V heads", continuous_update=False
+    )
+    return Panel(
+        "query heads and key/value heads",
+        {"kv_heads": choice},
+        lambda kv_heads: figures.heads_diagram(num_heads, kv_heads),
+    )
