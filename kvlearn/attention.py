@@ -137,8 +137,9 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: f
     precise = torch.promote_types(scores.dtype, torch.float32)
     if mask is None:
         return torch.softmax(scores, dim=-1, dtype=precise)
-    scores = scores.masked_fill(~mask, float("-inf"))
-    return torch.softmax(scores, dim=-1, dtype=precise).masked_fill(~mask, 0.0)
+    hidden = ~mask
+    scores = scores.masked_fill(hidden, float("-inf"))
+    return torch.softmax(scores, dim=-1, dtype=precise).masked_fill(hidden, 0.0)
 
 
 def _by_group(x: Tensor, num_kv_heads: int) -> Tensor:

@@ -9,6 +9,8 @@ Which coordinates make a pair is a convention of the checkpoint. Hugging Face's 
 with i + D/2 ("half-split"), and so does this file; Meta's original files pair 2i with 2i + 1.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -27,9 +29,14 @@ def rotary_angles(positions: Tensor, head_dim: int, theta: float) -> Tensor:
     """
     if head_dim % 2:
         raise ValueError(f"RoPE turns pairs of coordinates, so head_dim must be even; got {head_dim}.")
-    exponents = torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim
-    frequencies = 1.0 / theta**exponents  # (D/2,)
-    return positions[..., None].float() * frequencies
+    return positions[..., None].float() * _frequencies(head_dim, theta, positions.device)
+
+
+@lru_cache  # the same few numbers for every layer and step
+def _frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """(D/2,) radians a position: theta^(-2i/D) for pair i."""
+    exponents = torch.arange(0, head_dim, 2, device=device).float() / head_dim
+    return 1.0 / theta**exponents
 
 
 def apply_rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:
