@@ -1,0 +1,41 @@
+"""What several tests about the course's notebooks share."""
+
+import sys
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "course"))
+
+import build  # noqa: E402
+import reading  # noqa: E402
+import running  # noqa: E402
+
+__all__ = ["ROOT", "assignments", "build", "code_cells", "reading", "running", "stop_of"]
+
+
+def assignments():
+    """Names of the assignments, such as "01_attention"."""
+    return [target.name for target in reading.targets(ROOT) if target.released]
+
+
+def code_cells(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def stop_of(path, folder):
+    """Run a notebook in `folder` until a cell raises; return (that cell, its error output) or None."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}})
+    try:
+        client.execute()
+    except CellExecutionError:
+        for cell in notebook.cells:
+            for output in cell.get("outputs", []):
+                if output.output_type == "error":
+                    return cell, output
+    return None

@@ -1,0 +1,290 @@
+"""The build of the notebooks, on a course of one lesson and one assignment in a temporary folder."""
+
+import nbformat
+import pytest
+from course_tools import build, code_cells, reading, running, stop_of
+
+LESSON = """
+# %% [markdown]
+# # A lesson
+#
+# What is two and two?
+
+# %%
+import warnings
+
+print("two")
+print("and two")
+
+# %%
+2 + 2
+
+# %% tags=["nbval-ignore-output"]
+import ipywidgets
+
+warnings.warn("on stderr")
+ipywidgets.interact(lambda n: print(n), n=(0, 3));
+
+# %% tags=["raises-exception"]
+1 / 0
+
+# %%
+2 + 2
+"""
+
+ASSIGNMENT = '''\
+# %% [markdown]
+# # An assignment
+
+# %%
+import kvlearn
+
+# %% [markdown]
+# ## Split the heads
+
+# %% answer="split_heads"
+def split_heads(x, num_heads):
+    """The heads of x."""
+    ### BEGIN SOLUTION
+    B, L, width = x.shape
+    return x.view(B, L, num_heads, width // num_heads).transpose(1, 2)
+    ### END SOLUTION
+
+# %% check="split_heads"
+kvlearn.check("split_heads", split_heads)
+
+# %% [markdown]
+# Paste what you wrote before.
+
+# %% paste="merge_heads"
+def merge_heads(x):
+    ### BEGIN SOLUTION
+    return x.transpose(1, 2).flatten(2)
+    ### END SOLUTION
+
+# %% check="merge_heads"
+kvlearn.check("merge_heads", merge_heads)
+'''
+
+
+def lay_course(root, lesson=LESSON, assignment=ASSIGNMENT):
+    for kind, text in (("lessons", lesson), ("assignments", assignment)):
+        folder = root / "course" / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        if text:
+            (folder / "07_toy.py").write_text(text)
+    return root
+
+
+def texts(root):
+    """{path from root: text} of all that is built."""
+    return {p.relative_to(root).as_posix(): p.read_text() for p in sorted(root.rglob("*.ipynb"))}
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """A course that has been built; tests copy it before they change it."""
+    root = lay_course(tmp_path_factory.mktemp("course"))
+    build.build(root)
+    return root
+
+
+def cells_of(text, points=lambda name: 2, tmp=None):
+    """The cells of an assignment's text, not run."""
+    lay_course(tmp, assignment=text)
+    target = next(t for t in reading.targets(tmp) if t.released)
+    return reading.unexecuted(tmp, target, points).cells
+
+
+@pytest.mark.slow
+def test_two_builds_are_the_same_bytes(course, tmp_path):
+    """Would catch random cell ids, timings, widget ids, or anything else that a run leaves behind."""
+    first = texts(course)
+    assert list(first) == [
+        "exercises/07_toy/07_toy.ipynb",
+        "notebooks/07_toy.ipynb",
+        "solutions/07_toy/07_toy.ipynb",
+    ]
+    build.build(lay_course(tmp_path))
+    assert texts(tmp_path) == first
+    assert build.check(course) == []
+    assert build.build(course) == []  # nothing is done twice
+
+
+@pytest.mark.slow
+def test_a_lesson_keeps_what_a_reader_should_see(course):
+    """Would catch outputs that are lost, joined wrongly, or that carry a widget's id or a local path."""
+    two, four, widget, error, four_again = code_cells(course / "notebooks/07_toy.ipynb")
+    assert [o.text for o in two.outputs] == ["two\nand two\n"]
+    assert four.outputs[0].data == {"text/plain": "4"}
+    assert [o.data["text/plain"] for o in widget.outputs] == ["(interactive: run this cell to play with it)"]
+    assert error.outputs[0].traceback == ["ZeroDivisionError: division by zero"]
+    assert four.source == four_again.source and four.id != four_again.id
+    text = (course / "notebooks/07_toy.ipynb").read_text()
+    assert "on stderr" not in text and "widget" not in text.replace("ipywidgets", "")
+
+
+@pytest.mark.slow
+def test_an_exercise_is_its_solution_without_the_answers(course):
+    """Would catch an answer that is published, a check that can be edited, an output left in."""
+    path = course / "exercises/07_toy/07_toy.ipynb"
+    _, split, split_check, merge, merge_check = code_cells(path)
+    assert split.source == (
+        'def split_heads(x, num_heads):\n    """The heads of x."""\n'
+        "    # YOUR CODE HERE\n    raise NotImplementedError"
+    )
+    assert "transpose" not in path.read_text()
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code_cells(path))
+    assert [c.metadata.nbgrader.grade_id for c in (split, split_check, merge, merge_check)] == [
+        "split_heads",
+        "split_heads-check",
+        "merge_heads-again",
+        "merge_heads-again-check",
+    ]
+    assert [c.metadata.get("editable", True) for c in (split, split_check)] == [True, False]
+
+
+@pytest.mark.slow
+def test_an_exercise_fails_at_its_first_check_and_a_solution_passes(course, tmp_path):
+    """Would catch a stub that stops the notebook before its check, or a check that passes a stub."""
+    cell, error = stop_of(course / "exercises/07_toy/07_toy.ipynb", tmp_path)
+    assert cell.source == 'kvlearn.check("split_heads", split_heads)'
+    assert error.ename == "CheckFailed"
+    assert stop_of(course / "solutions/07_toy/07_toy.ipynb", tmp_path) is None
+
+
+@pytest.mark.slow
+def test_nbgrader_itself_accepts_both(course):
+    """Would catch metadata that only our own build understands: this is `nbgrader validate`."""
+    from nbgrader.validator import Validator
+
+    assert Validator().validate(str(course / "solutions/07_toy/07_toy.ipynb")) == {}
+    found = Validator().validate(str(course / "exercises/07_toy/07_toy.ipynb"))
+    assert [cell["source"] for cell in found["failed"]] == [
+        'kvlearn.check("split_heads", split_heads)',
+        'kvlearn.check("merge_heads", merge_heads)',
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "break_it, says",
+    [
+        (lambda nb: nb.cells[1].update(source="print('two')"), "cell 2 has another source"),
+        (lambda nb: nb.cells[1].update(id="other"), "cell 2 has another id"),
+        (lambda nb: nb.cells[1].metadata.update(tags=["nbval-skip"]), "cell 2 has another metadata"),
+        (lambda nb: nb.cells.reverse(), "cell 1 has another id"),
+        (lambda nb: nb.cells.pop(), "it has 5 cells, a fresh build has 6"),
+        (lambda nb: nb.cells[1].update(execution_count=None), "not every cell was executed"),
+        (lambda nb: nb.metadata.kvlearn.update(made_from="older"), "its metadata differ"),
+    ],
+    ids=["source", "id", "tag", "order", "missing", "not executed", "stale"],
+)
+def test_check_sees_each_difference(course, break_it, says):
+    """Would catch a notebook that was edited by hand, or is older than its text, and passes CI."""
+    path = course / "notebooks/07_toy.ipynb"
+    before = path.read_text()
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        break_it(notebook)
+        nbformat.write(notebook, path)
+        found = build.check(course)
+        assert any(line.startswith(f"notebooks/07_toy.ipynb: {says}") for line in found), found
+    finally:
+        path.write_text(before)
+
+
+@pytest.mark.slow
+def test_check_sees_exercises_that_are_not_of_this_course(course):
+    """Would catch an exercise that still shows an answer, and a notebook whose text was removed."""
+    path, stray = course / "exercises/07_toy/07_toy.ipynb", course / "notebooks/08_gone.ipynb"
+    before = path.read_text()
+    try:
+        path.write_text(before.replace("raise NotImplementedError", "return x"))
+        stray.write_text((course / "notebooks/07_toy.ipynb").read_text())
+        found = build.check(course)
+    finally:
+        path.write_text(before)
+        stray.unlink()
+    assert found == [
+        "exercises/07_toy/07_toy.ipynb: cell 4 has another source",
+        "exercises/07_toy/07_toy.ipynb: cell 7 has another source",
+        "notebooks/08_gone.ipynb: nothing in course/ makes it",
+    ]
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_is_named(tmp_path, capsys):
+    """Would catch a build that stores a notebook with an error in it, or does not say where."""
+    text = "# %% [markdown]\n# # A\n\n# %%\nx = 1\n\n# %%\nx.shape\n"
+    noise = "# %% [markdown]\n# # A\n\n# %%\nimport sys\n\nprint('loud', file=sys.stderr)\n"
+    lay_course(tmp_path, lesson=text, assignment=None)
+    (tmp_path / "course/lessons/08_noise.py").write_text(noise)
+    assert build.main(["--root", str(tmp_path)]) == 1
+    says = capsys.readouterr().err
+    assert "course/lessons/07_toy.py: cell 3, which begins with `x.shape`, did not run." in says
+    assert "AttributeError: 'int' object has no attribute 'shape'" in says
+    assert "course/lessons/08_noise.py: cell 2 writes to stderr" in says and "'loud'" in says
+    assert texts(tmp_path) == {}
+
+
+def test_ids_come_from_the_text_alone(tmp_path):
+    """Would catch ids that count cells: one inserted cell would then change every id after it."""
+    before = cells_of(ASSIGNMENT, tmp=tmp_path)
+    after = cells_of(ASSIGNMENT.replace("# %%\nimport", "# %%\n1\n\n# %%\nimport"), tmp=tmp_path)
+    assert [c.id for c in after if c.source != "1"] == [c.id for c in before]
+    assert len({c.id for c in after}) == len(after)
+
+
+def test_points_are_the_difficulty_and_a_pasted_answer_gives_none(tmp_path):
+    """Would catch an answer that is graded in two assignments."""
+    cells = [c.metadata.get("nbgrader") for c in cells_of(ASSIGNMENT, tmp=tmp_path)]
+    found = {c["grade_id"]: c.get("points") for c in cells if c}
+    assert found == {
+        "split_heads": None,
+        "split_heads-check": 2,
+        "merge_heads-again": None,
+        "merge_heads-again-check": 0,
+    }
+    assert reading.registered_points("split_heads") in (1, 2, 3)
+    with pytest.raises(reading.BuildError, match="no exercise named 'nothing'"):
+        reading.registered_points("nothing")
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ('check="split_heads"', 'tags=["a"]', "comes before the check of 'split_heads'"),
+        ('check="merge_heads"', 'tags=["a"]', "answer to 'merge_heads' has no check"),
+        ('check="split_heads"', 'check="merge_heads"', "does not follow the answer that it checks"),
+        ('kvlearn.check("split_heads", s', "kvlearn.hint(s", "has no line kvlearn.check"),
+        ("### END SOLUTION", "", "has no ### BEGIN SOLUTION"),
+        ('paste="merge_heads"', 'answer="split_heads"', "'split_heads' is there twice"),
+        ('answer="split_heads"', 'anwser="split_heads"', "does not follow the answer"),
+        ('answer="split_heads"', 'answer="split_heads" pionts=3', "marked 'pionts'"),
+        ("# # An assignment", "# An assignment", "opens with a title"),
+    ],
+)
+def test_a_mark_that_is_wrong_is_said(tmp_path, old, new, says):
+    """Would catch an answer without a check, or an answer that would be published with the exercise."""
+    assert old in ASSIGNMENT
+    with pytest.raises(reading.BuildError, match="course/assignments/07_toy.py: .*") as error:
+        cells_of(ASSIGNMENT.replace(old, new), tmp=tmp_path)
+    assert says in str(error.value)
+
+
+def test_an_unknown_name_is_said(tmp_path, capsys):
+    """Would catch `build 9` that does nothing and reports success."""
+    lay_course(tmp_path)
+    assert build.main(["--root", str(tmp_path), "9"]) == 1
+    assert "starts with '9'. There is: 07_toy." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_dead_kernel_is_an_error(tmp_path):
+    """Would catch a build that hangs, or that ends with a traceback of its own, when a cell crashes."""
+    text = "# %% [markdown]\n# # A\n\n# %%\nimport os\n\nos._exit(3)\n"
+    lay_course(tmp_path, lesson=text, assignment=None)
+    target = reading.targets(tmp_path)[0]
+    with pytest.raises(reading.BuildError, match="import os"):
+        running.execute(tmp_path, target, reading.unexecuted(tmp_path, target))
