@@ -2,11 +2,14 @@
 
 from kvlearn.attention import attention, attention_weights, causal_mask, position_mask
 from kvlearn.cache import GrowingCache, KVCache, StaticCache
+from kvlearn.checks import CheckFailed, check, hint
 from kvlearn.decoder import Decoder, DecoderConfig
 from kvlearn.generation import Generation, generate
 from kvlearn.rope import apply_rope
+from kvlearn.weights import load, load_or_tiny
 
 __all__ = [
+    "CheckFailed",
     "Decoder",
     "DecoderConfig",
     "Generation",
@@ -17,7 +20,11 @@ __all__ = [
     "attention",
     "attention_weights",
     "causal_mask",
+    "check",
     "generate",
+    "hint",
+    "load",
+    "load_or_tiny",
     "position_mask",
 ]
 __version__ = "0.1.0"
