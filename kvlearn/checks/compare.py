@@ -48,6 +48,8 @@ def is_tensor(value) -> bool:
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers as a bare torch.Tensor without gradient."""
+    if type(tensor) is torch.Tensor:
+        return tensor.detach()
     with torch._C.DisableTorchFunctionSubclass():
         return torch.Tensor.as_subclass(tensor, torch.Tensor).detach()
 
@@ -170,8 +172,8 @@ def _compare_tensors(got, want, path):
     if not is_tensor(got):
         return Difference("type", path, got, want)
     got, want = plain(got), plain(want)
-    if got.layout is not torch.strided:
-        return Difference("layout", path, got.layout, want.layout)
+    if got.is_nested or got.layout is not torch.strided:
+        return Difference("layout", path, "nested" if got.is_nested else got.layout, want.layout)
     if got.shape != want.shape:
         return Difference("shape", path, tuple(got.shape), tuple(want.shape))
     if got.dtype != want.dtype:

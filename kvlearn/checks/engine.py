@@ -125,7 +125,7 @@ def judge(exercise: Exercise, answer, seed: int = 0) -> Result:
         cases = exercise.cases(torch.Generator().manual_seed(seed))
         got = [run(exercise, answer, case) for case in cases]
         if is_unwritten(got):
-            return _unwritten(exercise)
+            return _unwritten(exercise, got)
         want = [run(exercise, exercise.reference, case) for case in cases]
         for case, outcome in zip(cases, want, strict=True):
             if outcome.error:
@@ -155,6 +155,9 @@ def run(exercise: Exercise, answer, case: Case) -> Outcome:
         value = snapshot(value)
     except (Exception, SystemExit) as caught:
         error = caught
+    finally:
+        if torch.get_default_device().type != "cpu":
+            torch.set_default_device(None)
     changed = [n for n in case.inputs if not identical(case.inputs[n], copies.inputs[n])]
     return Outcome(value, error, tuple(changed), aliases)
 
@@ -196,9 +199,9 @@ def problem(exercise: Exercise, case: Case, got: Outcome, want: Outcome) -> str 
 def matches(exercise, misconception: Misconception, cases, got: list[Outcome]) -> bool:
     """True if a misconception does on every case what the answer did.
 
-    At least one case must have a value: equal errors alone are too weak a sign.
+    At least one case must have a value or a WrongAnswer: equal errors alone are too weak a sign.
     """
-    if all(outcome.error is not None for outcome in got):
+    if all(outcome.error is not None and type(outcome.error) is not WrongAnswer for outcome in got):
         return False
     for case, outcome in zip(cases, got, strict=True):
         theirs = run(exercise, misconception.answer, case)
@@ -224,16 +227,21 @@ def same(ours: Outcome, theirs: Outcome, raises: bool) -> bool:
 def undisturbed(seed: int):
     """Seeded random numbers and torch's defaults inside; the caller's state afterwards."""
     dtype, grad, threads = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
+    device = torch.get_default_device()
     python_state = random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy else None
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices=list(cuda)), torch.device("cpu"):
+        with torch.random.fork_rng(devices=list(cuda)):
+            if device.type != "cpu":
+                torch.set_default_device("cpu")
             torch.random.default_generator.manual_seed(seed)
             torch.set_default_dtype(torch.float32)
             yield
     finally:
+        if device.type != "cpu":
+            torch.set_default_device(device)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         if torch.get_num_threads() != threads:
@@ -250,11 +258,11 @@ def _passed(exercise, cases) -> Result:
     return Result(True, None, text)
 
 
-def _unwritten(exercise) -> Result:
+def _unwritten(exercise, got) -> Result:
+    gave = "" if any(outcome.error for outcome in got) else ", or has no return: it gives nothing back"
     text = (
-        f"{exercise.name} is not written yet (it gives nothing back). "
-        f"Fill in the answer cell above, run it, then run this cell again.\n"
-        f'For a first idea: kvlearn.hint("{exercise.name}")'
+        f"{exercise.name} is not written yet{gave}. Fill in the answer cell above, run it, and run this "
+        f'cell again.\nFor a first idea: kvlearn.hint("{exercise.name}")'
     )
     return Result(False, None, text)
 

@@ -4,7 +4,7 @@ Each function takes facts and returns text. No text here shows how to solve anyt
 names the place, the value there and the value expected.
 """
 
-import linecache
+import math
 import os
 import sysconfig
 import traceback
@@ -65,10 +65,23 @@ def kind_of(value) -> str:
         return "a numpy array" if name == "ndarray" else f"a numpy {name}"
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    if callable(value):
-        return f"the function {getattr(value, '__name__', name)}"
-    names = {"str": "a string", "int": "an int", "tuple": "a tuple", "list": "a list"}
-    return names.get(name, f"an object of type {name}")
+    if callable(value) and type(getattr(value, "__name__", None)) is str:
+        return f"the function {value.__name__}"
+    return _NOUNS.get(name, f"an object of type {name}")
+
+
+_NOUNS = {
+    "str": "a string",
+    "bool": "a bool",
+    "int": "an int",
+    "float": "a float",
+    "tuple": "a tuple",
+    "list": "a list",
+    "dict": "a dict",
+    "set": "a set",
+    "generator": "a generator (`yield` instead of `return`?)",
+    "coroutine": "a coroutine (`async def` instead of `def`?)",
+}
 
 
 def place(difference: Difference, axes: dict) -> str:
@@ -108,6 +121,12 @@ def explain_difference(difference: Difference, axes: dict) -> str:
         return f"{what} is on device {got}; expected {want}, where the inputs are."
     where = place(difference, axes)
     count = f" ({difference.wrong} of {difference.total} values differ)"
+    if type(got) is float and 0 < abs(got - want) < 1e-5 * max(abs(want), 1e-30):
+        digits = int(-math.log10(abs(got - want) / abs(want)))
+        return (
+            f"The numbers agree to about {digits} digits only, at {where}{count}: "
+            "is something computed with less precision than the inputs have, such as float32 in float64?"
+        )
     return (
         f"First difference{' at ' if where else ''}{where}: "
         f"expected {short(want)}, got {short(got)}{count if difference.total > 1 else ''}."
@@ -144,7 +163,7 @@ def explain_error(error: BaseException) -> str:
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     frame = learner_frame(error)
     if frame is None:
-        return f"It failed outside your own lines, with what your code gave back: {said}"
+        return f"It failed outside your own lines, while the check used your answer: {said}"
     line = f": {frame.line.strip()}" if frame.line else ""
     return f"Your code raised {said}\n  in {frame.name}, line {frame.lineno}{line}"
 
@@ -152,7 +171,6 @@ def explain_error(error: BaseException) -> str:
 def learner_frame(error: BaseException):
     """The innermost frame that belongs to no library, or None."""
     frames = traceback.extract_tb(error.__traceback__)
-    linecache.checkcache()
     own = [
         f
         for f in frames

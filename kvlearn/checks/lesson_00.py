@@ -193,7 +193,7 @@ MERGE_HEADS = Exercise(
     signature="merge_heads(x)",
     reference=_merge_heads,
     cases=_merge_cases,
-    axes={"x": "batch head token channel", "return": "batch token width"},
+    axes={"x": "batch head token channel", "return": "batch token entry"},
     misconceptions=(
         Misconception(
             "reshaped at once, while the heads still stood before the tokens",

@@ -85,7 +85,7 @@ def read_assignment(path: Path):
                 name, path.name, "\n\n".join(text), cell.source, checked(check.source, name), dict(namespace)
             )
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(cell.source, str(path), "exec"), namespace)
+            exec(compile(cell.source, f"<cell {i} of {path.name}>", "exec"), namespace)
 
 
 def checked(source: str, name: str) -> str:

@@ -125,7 +125,7 @@ MULTI_HEAD_ATTENTION = Exercise(
         "w_v": "inner width",
         "w_o": "width inner",
         "num_heads": "head",
-        "return": "batch token width",
+        "return": "batch token entry",
     },
     misconceptions=(
         Misconception(

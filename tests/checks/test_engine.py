@@ -1,0 +1,415 @@
+"""The checker itself, on a toy exercise: what passes, what is named, what is said, what it leaves alone."""
+
+import random
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+from toy import DOUBLE, only_once, right
+
+from kvlearn.checks.engine import (
+    Case,
+    Misconception,
+    Outcome,
+    WrongAnswer,
+    judge,
+    matches,
+    run,
+    undisturbed,
+)
+
+
+def message(answer, exercise=DOUBLE, seed=0):
+    result = judge(exercise, answer, seed)
+    assert not result.passed
+    return result.message
+
+
+def test_a_right_answer_passes_with_one_stable_line():
+    """nbval compares this line: it must not hold a number that changes from run to run."""
+    results = {judge(DOUBLE, right, seed).message for seed in (0, 1)}
+    assert results == {"double: right on 2 inputs (two rows, float64)."}
+
+
+def test_a_misconception_is_named_and_explained():
+    """The wrong answer in other words and with a rounding of its own is still the same mistake."""
+    result = judge(DOUBLE, lambda x, times: (2 * x.double() + 1e-12).to(x.dtype))
+    assert result.misconception == "only once"
+    assert "Looks like: only once.\nIt always doubles." in result.message
+
+
+def test_an_answer_equal_on_one_case_only_is_not_named():
+    """Naming a mistake that the learner did not make is worse than naming none."""
+    result = judge(DOUBLE, lambda x, times: x + x if times == 2 else x)
+    assert result.misconception is None
+    assert "First difference at row 0, column 0" in result.message
+
+
+def test_errors_match_only_where_the_misconception_says_so():
+    """An error of the same type is a weak sign: it counts only on the same cases, values equal elsewhere."""
+
+    def zeros_then(error):
+        def answer(x, times):
+            if times == 3:
+                raise error
+            return torch.zeros_like(x)
+
+        return answer
+
+    assert judge(DOUBLE, zeros_then(IndexError("other text"))).misconception == "three breaks it"
+    assert judge(DOUBLE, zeros_then(KeyError("three"))).misconception is None
+    silent = replace(DOUBLE, misconceptions=tuple(replace(m, raises=False) for m in DOUBLE.misconceptions))
+    assert judge(silent, zeros_then(IndexError("three"))).misconception is None
+
+
+def test_errors_alone_match_nothing():
+    """An answer that raises everywhere tells nothing about why."""
+
+    def raises(*_):
+        raise IndexError
+
+    always = Misconception("always", raises, "It raises.", raises=True)
+    cases = [Case({"x": torch.ones(1), "times": 2})]
+    assert not matches(DOUBLE, always, cases, [Outcome(error=IndexError())])
+
+
+@pytest.mark.parametrize("nothing", [None, ...])
+def test_nothing_given_back_is_unwritten(nothing):
+    """A cell that still ends in `...`, or whose return was forgotten."""
+    text = message(lambda x, times: nothing)
+    assert "is not written yet" in text and "return" in text
+
+
+def test_not_implemented_is_unwritten_with_and_without_words():
+    """nbgrader's stub raises NotImplementedError without a text; a learner's own has one."""
+
+    def stub(x, times):
+        raise NotImplementedError()
+
+    def own(x, times):
+        raise NotImplementedError("later")
+
+    assert "is not written yet" in message(stub) and "is not written yet" in message(own)
+
+
+def test_torchs_own_not_implemented_is_an_error():
+    """torch raises the same type for a missing kernel; that answer is written, and wrong."""
+    text = message(lambda x, times: x.to("meta").to("cpu"))
+    assert "NotImplementedError: Cannot copy out of meta tensor" in text
+
+
+def test_nothing_on_one_case_is_a_missing_return():
+    """An `if` without its `else`."""
+    text = message(lambda x, times: right(x, times) if times == 2 else None)
+    assert "The result is None (is a `return` missing?)" in text and "times 3" in text
+
+
+def test_an_error_shows_type_text_line_and_inputs():
+    """A traceback through the checker hides the one line that matters."""
+
+    def answer(x, times):
+        return x.view(7, 7)
+
+    text = message(answer)
+    assert "RuntimeError: shape '[7, 7]' is invalid for input of size 6" in text
+    assert "return x.view(7, 7)" in text and "in answer, line" in text
+    assert "x (2, 3) float32, times 2" in text
+
+
+def test_an_error_that_cannot_be_read_is_shown_all_the_same():
+    """An exception whose __str__ fails must not break the checker."""
+
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError
+
+    def answer(x, times):
+        raise Mute
+
+    assert "Mute" in message(answer)
+
+
+def test_exit_does_not_end_the_kernel():
+    """`exit()` in an answer."""
+    assert "SystemExit" in message(lambda x, times: exit())
+
+
+def test_interrupts_are_not_caught():
+    """The stop button must stop, and the state must be restored then too."""
+
+    def answer(x, times):
+        torch.set_default_dtype(torch.float64)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judge(DOUBLE, answer)
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_change_in_place_is_said():
+    """The right numbers, and the caller's tensor spoilt; also when shape or storage was exchanged."""
+
+    def by_mul(x, times):
+        return x.mul_(times).clone()
+
+    def by_resize(x, times):
+        out = x * times
+        x.resize_(1)
+        return out
+
+    def by_data(x, times):
+        out = x * times
+        x.data = torch.zeros(2, 2)
+        return out
+
+    for answer in (by_mul, by_resize, by_data):
+        assert "changes its input x in place" in message(answer)
+
+
+def test_inputs_are_not_changed_by_the_check_itself():
+    """Each answer must see the same inputs, whatever another one did to its copies."""
+    case = Case({"x": torch.ones(2, 3), "times": 2, "more": [torch.ones(1)]})
+    exercise = replace(DOUBLE, observe=lambda answer, case: [t.add_(1) for t in (case["x"], *case["more"])])
+    outcome = run(exercise, right, case)
+    assert torch.equal(case["x"], torch.ones(2, 3)) and torch.equal(case["more"][0], torch.ones(1))
+    assert outcome.changed == ("x", "more")
+
+
+def test_shared_memory_is_said_only_where_it_matters():
+    """A cache that keeps a view of the caller's tensor changes when the caller writes."""
+    exercise = replace(DOUBLE, reference=lambda x, times: x, misconceptions=())
+    assert judge(exercise, lambda x, times: x[:]).passed
+    assert "shares its memory" in message(lambda x, times: x[:], replace(exercise, own_memory=True))
+    assert judge(replace(exercise, own_memory=True), lambda x, times: x.clone()).passed
+
+
+def test_the_callers_state_is_left_alone():
+    """Random numbers, dtype, gradient mode, device and threads that leak from a check change a notebook."""
+
+    def answer(x, times):
+        torch.manual_seed(9)
+        random.seed(9)
+        numpy.random.seed(9)
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.set_default_device("meta")
+        torch.set_num_threads(3)
+        return x * times
+
+    def state():
+        return (
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            numpy.random.get_state()[1].tolist(),
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.get_default_device(),
+            torch.get_num_threads(),
+        )
+
+    before = state()
+    assert judge(DOUBLE, answer).passed
+    assert state() == before
+
+
+def test_a_default_dtype_of_the_learners_does_not_disturb():
+    """A learner who works in float64 gets the same check, and keeps their default."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert judge(DOUBLE, lambda x, times: x * torch.tensor(float(times))).passed
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_random_numbers_in_an_answer_are_repeatable():
+    """The same wrong answer gets the same message twice."""
+    texts = {message(lambda x, times: torch.rand(x.shape, dtype=x.dtype)) for _ in range(2)}
+    assert len(texts) == 1
+    with undisturbed(0):
+        first = torch.rand(1).item()
+    with undisturbed(1):
+        assert torch.rand(1).item() != first
+
+
+def test_answers_that_want_gradients_are_fine():
+    """Parameters, gradients, no_grad, inference mode, tensor subclasses: the numbers decide."""
+
+    def inferred(x, times):
+        with torch.inference_mode():
+            return x * times
+
+    for answer in (
+        lambda x, times: (x * times).requires_grad_(),
+        lambda x, times: torch.nn.Parameter(x * times),
+        torch.no_grad()(right),
+        inferred,
+    ):
+        assert judge(DOUBLE, answer).passed
+
+
+def test_an_answer_cannot_vote_for_itself():
+    """An __eq__ that is always true, a class that claims to be Tensor, a subclass that forges comparisons."""
+
+    class Yes:
+        def __eq__(self, other):
+            return True
+
+    class Spoof(Yes):
+        __class__ = property(lambda self: torch.Tensor)
+
+    class Forger(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            if getattr(function, "__name__", "") in ("isclose", "eq", "equal", "allclose"):
+                return torch.ones(args[0].shape, dtype=torch.bool)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    assert "Yes; expected a torch tensor" in message(lambda x, times: Yes())
+    assert "Spoof; expected a torch tensor" in message(lambda x, times: Spoof())
+    text = message(lambda x, times: torch.ones_like(x).as_subclass(Forger))
+    assert "First difference" in text
+    assert judge(DOUBLE, lambda x, times: right(x, times).as_subclass(Forger)).passed
+
+
+@pytest.mark.parametrize(
+    "give, words",
+    [
+        (lambda t: t.numpy(), "a numpy array"),
+        (lambda t: t.tolist(), "a list"),
+        (lambda t: (t,), "a tuple"),
+        (lambda t: t.sum().item(), "a float"),
+        (lambda t: "text", "a string"),
+        (lambda t: (i for i in t), "a generator"),
+        (lambda t: t.to_sparse(), "layout torch.sparse_coo"),
+        (lambda t: t[None], "has shape (1, 2, 3); expected (2, 3) = (row, column)"),
+        (lambda t: t[:1, :1], "has shape (1, 1)"),
+        (lambda t: t.bfloat16(), "has dtype bfloat16; expected float32"),
+        (lambda t: t.to(torch.complex64), "has dtype complex64"),
+        (lambda t: t.to("meta"), "is on device meta; expected cpu"),
+        (lambda t: t * float("nan"), "got nan (6 of 6 values differ)"),
+        (lambda t: t / 0, "inf (6 of 6 values differ)"),
+    ],
+)
+def test_each_kind_of_wrong_result_has_its_sentence(give, words):
+    """numpy, lists, tuples, shapes that would broadcast, dtypes, devices, NaN."""
+    assert words in message(lambda x, times: give(x * times))
+
+
+def test_float64_inputs_find_a_float32_answer():
+    """An answer that builds float32 tensors loses half of its digits on float64 inputs."""
+    text = message(lambda x, times: (x * times).float())
+    assert "has dtype float32; expected float64" in text
+
+
+def test_fewer_digits_are_called_by_their_name():
+    """ "expected 0.6308, got 0.6308" helps nobody: float32 arithmetic inside a float64 answer."""
+    text = message(lambda x, times: (x.float() * (times / 7) * 7).to(x.dtype))
+    assert "agree to about" in text and "float64" in text and "expected" not in text
+
+
+def test_the_explanation_of_the_exercise_comes_first_and_may_pass():
+    """The subject's words where the exercise has them, the default where it says None."""
+    own = replace(DOUBLE, explain=lambda case, got, want: f"row sums {got.shape}")
+    assert "row sums torch.Size([2, 3])" in message(lambda x, times: x, own)
+    none = replace(DOUBLE, explain=lambda case, got, want: None)
+    assert "First difference" in message(lambda x, times: x, none)
+    assert "has shape" in message(lambda x, times: x[0], own)
+
+
+def test_a_scenario_may_say_what_it_saw():
+    """An observe that raises WrongAnswer speaks to the learner in its own words."""
+
+    def observe(answer, case):
+        value = answer(case["x"], case["times"])
+        if value.sum() == 0:
+            raise WrongAnswer("Everything is zero.")
+        return value
+
+    exercise = replace(DOUBLE, observe=observe, misconceptions=())
+    text = message(lambda x, times: torch.zeros_like(x), exercise)
+    assert "Everything is zero." in text and "raised" not in text
+    named = replace(exercise, misconceptions=(Misconception("all zero", lambda x, t: x * 0, "Why."),))
+    assert judge(named, lambda x, times: torch.zeros_like(x)).misconception == "all zero"
+
+
+def test_a_broken_oracle_is_our_error_not_the_learners():
+    """An exercise whose reference raises must not blame the answer."""
+
+    def broken(x, times):
+        raise ValueError("ours")
+
+    with pytest.raises(RuntimeError, match="oracle of double"):
+        judge(replace(DOUBLE, reference=broken), right)
+
+
+def test_misconceptions_are_not_run_for_a_right_answer():
+    """They are the slow part, and only a wrong answer needs them."""
+
+    def bomb(x, times):
+        raise AssertionError("was run")
+
+    exercise = replace(DOUBLE, observe=lambda answer, case: answer(*case.inputs.values()))
+    exercise = replace(exercise, misconceptions=(Misconception("bomb", bomb, "No."),))
+    calls = []
+    judge(replace(exercise, observe=lambda a, c: calls.append(a) or a(*c.inputs.values())), right)
+    assert bomb not in calls
+    judge(replace(exercise, observe=lambda a, c: calls.append(a) or a(*c.inputs.values())), only_once)
+    assert bomb in calls
+
+
+def test_an_answer_that_is_right_only_the_first_time_is_rejected():
+    """State kept in a global between calls."""
+    calls = []
+
+    def answer(x, times):
+        calls.append(1)
+        return x * times if len(calls) == 1 else torch.zeros(1)
+
+    assert "has shape (1,)" in message(answer)
+
+
+class Good:
+    def __init__(self, config, batch_size=1):
+        self.value = config * batch_size
+
+    def get(self):
+        return self.value
+
+
+CLASS = replace(
+    DOUBLE,
+    kind="class",
+    signature="Double(config, batch_size=1)",
+    methods=("get",),
+    cases=lambda generator: [Case({"config": 3})],
+    reference=Good,
+    observe=lambda answer, case: answer(case["config"], batch_size=2).get(),
+    misconceptions=(),
+)
+
+
+def test_a_class_is_checked_as_a_class():
+    """Instances, functions, missing methods, methods that nobody has written."""
+
+    class Empty(Good):
+        get = None
+
+    class Unwritten(Good):
+        def get(self):
+            raise NotImplementedError()
+
+    class Narrow:
+        def __init__(self):
+            pass
+
+        get = Good.get
+
+    assert judge(CLASS, Good).passed
+    assert "A class is wanted, without brackets" in message(Good(1), CLASS)
+    assert "an instance of Good" in message(Good(1), CLASS)
+    assert "the function right" in message(right, CLASS)
+    assert "has no method get" in message(Empty, CLASS)
+    assert "is not written yet" in message(Unwritten, CLASS)
+    assert "The parameters differ" in message(Narrow, CLASS)
