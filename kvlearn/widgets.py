@@ -16,7 +16,7 @@ except ImportError as error:
     ) from error
 
 from kvlearn import figures
-from kvlearn.figures.style import SHOWN_DPI, Picture
+from kvlearn.figures.style import Picture, shown_width
 
 
 class Panel(ipywidgets.VBox):
@@ -44,7 +44,7 @@ class Panel(ipywidgets.VBox):
             picture = self._draw(**chosen)
             self._drawn[key] = (picture, picture.png())
         self.picture, self.image.value = self._drawn[key]
-        self.image.layout.width = f"{round(self.picture.get_figwidth() * SHOWN_DPI)}px"
+        self.image.layout.width = f"{shown_width(self.image.value)}px"
         self.image.layout.max_width = "100%"
         self.image.tooltip = self.picture.alt
         self.caption.value = f"<em>{self.picture.caption}</em>"

@@ -96,7 +96,7 @@ def cache_frames(runs, tokens=None, *, steps=None, title=None):
     positions = _positions(runs)
     labels = token_labels(tokens, positions)
     height = len(runs) * max(1.6, 0.23 * positions + 0.75) + 0.9
-    picture, axes = canvas(max(1.35 * len(chosen) + 1.3, 7.0), height, len(runs), len(chosen))
+    picture, axes = canvas(min(max(1.35 * len(chosen) + 1.3, 7.0), 10.2), height, len(runs), len(chosen))
     for row, (name, run) in enumerate(runs.items()):
         for column, step in enumerate(chosen):
             ax = axes[row, column]

@@ -20,10 +20,10 @@ from kvlearn.figures.style import (
     canvas,
     finish,
     house_style,
-    look,
 )
 
 GROUPS = [BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION]
+DARK = {BLUE, GREEN, VERMILLION}  # white letters can be read on these
 
 
 @house_style
@@ -41,20 +41,21 @@ def heads_diagram(num_heads: int, num_kv_heads: int, *, title=None):
             "the query heads share the key/value heads evenly."
         )
     group_size = num_heads // num_kv_heads
-    picture, axes = canvas(max(5.0, 0.72 * num_heads + 1.6), 2.7)
+    picture, axes = canvas(min(max(5.0, 0.72 * num_heads + 1.6), 10.0), 2.4)
     ax = axes[0, 0]
+    size = 10.5 if num_heads <= 20 else 7.5  # of the numbers in the boxes
     for head in range(num_heads):
         kv_head = head // group_size
         middle = kv_head * group_size + (group_size - 1) / 2
         colour = GROUPS[kv_head % len(GROUPS)]
         ax.plot([head, middle], [1.0, 0.0], color=colour, linewidth=2, zorder=1)
-        _box(ax, head, 1.0, str(head), colour, filled=False)
+        _box(ax, head, 1.0, str(head), colour, False, size)
     for kv_head in range(num_kv_heads):
         middle = kv_head * group_size + (group_size - 1) / 2
-        _box(ax, middle, 0.0, str(kv_head), GROUPS[kv_head % len(GROUPS)], filled=True)
+        _box(ax, middle, 0.0, str(kv_head), GROUPS[kv_head % len(GROUPS)], True, size)
     for height, text in ((1.0, "query heads"), (0.0, "K/V heads")):
-        ax.text(-0.9, height, text, ha="right", va="center", fontweight="bold")
-    ax.set_xlim(-2.9, num_heads - 0.4)
+        ax.text(-0.7, height, text, ha="right", va="center", fontweight="bold")
+    ax.set_xlim(-0.9, num_heads - 0.4)
     ax.set_ylim(-0.35, 1.35)
     ax.axis("off")
     kind = "multi-head" if group_size == 1 else "multi-query" if num_kv_heads == 1 else "grouped-query"
@@ -73,7 +74,7 @@ def heads_diagram(num_heads: int, num_kv_heads: int, *, title=None):
     )
 
 
-def _box(ax, x, y, text, colour, filled):
+def _box(ax, x, y, text, colour, filled, size):
     ax.add_patch(
         FancyBboxPatch(
             (x - 0.3, y - 0.14), 0.6, 0.28, boxstyle="round,pad=0,rounding_size=0.08",
@@ -86,8 +87,9 @@ def _box(ax, x, y, text, colour, filled):
         text,
         ha="center",
         va="center",
-        color=PAPER if filled else INK,
+        color=PAPER if filled and colour in DARK else INK,
         zorder=3,
+        fontsize=size,
         fontweight="bold",
     )
 
@@ -107,7 +109,7 @@ def rope_clock(positions, head_dim: int, theta: float = 10000.0, *, pairs=None, 
     half = head_dim // 2
     if pairs is None:
         pairs = sorted({0, round((half - 1) / 4), round((half - 1) / 2), half - 1})
-    picture, axes = canvas(2.25 * len(pairs) + 0.9, 3.1, 1, len(pairs))
+    picture, axes = canvas(2.25 * len(pairs) + 0.9, 2.9, 1, len(pairs))
     turn = np.linspace(0, 2 * math.pi, 200)
     shades = [WEIGHTS(0.3 + 0.7 * i / max(len(positions) - 1, 1)) for i in range(len(positions))]
     for ax, pair in zip(axes[0], pairs, strict=True):
@@ -121,7 +123,7 @@ def rope_clock(positions, head_dim: int, theta: float = 10000.0, *, pairs=None, 
         ax.set_title(f"pair {pair}", loc="center")
         ax.set_xlabel(_speed(step))
         ax.set_aspect("equal")
-        ax.set_xlim(-1.32, 1.32)
+        ax.set_xlim(-1.35, 1.45)
         ax.set_ylim(-1.32, 1.32)
         ax.set_xticks([])
         ax.set_yticks([])
@@ -137,13 +139,21 @@ def rope_clock(positions, head_dim: int, theta: float = 10000.0, *, pairs=None, 
 
 
 def _number_the_hands(ax, positions, step):
-    """Numbers at the hands, left out where they would sit on one another."""
-    written = []
-    for position in positions:
-        x, y = 1.19 * math.cos(position * step), 1.19 * math.sin(position * step)
-        if all(math.hypot(x - a, y - b) > 0.24 for a, b in written):
-            ax.text(x, y, str(position), ha="center", va="center", fontsize=9, color=INK)
-            written.append((x, y))
+    """Numbers at the hands; hands too close to be told apart share one, like 0–7."""
+    places = [(1.2 * math.cos(p * step), 1.2 * math.sin(p * step)) for p in positions]
+    if all(math.dist(places[0], place) < 0.3 for place in places):
+        labels = {0: f"{positions[0]}–{positions[-1]}" if len(positions) > 1 else str(positions[0])}
+    else:
+        kept = [0]
+        last = len(positions) - 1
+        for i in [*range(1, last), last]:
+            free = all(math.dist(places[i], places[k]) > 0.22 for k in kept)
+            room_for_last = i == last or math.dist(places[i], places[last]) > 0.22
+            kept += [i] if free and room_for_last else []
+        labels = {i: str(positions[i]) for i in kept}
+    for i, label in labels.items():
+        x, y = places[i]
+        ax.text(x, y, label, ha="left" if "–" in label else "center", va="center", fontsize=9, color=INK)
 
 
 def _speed(step: float) -> str:
@@ -166,11 +176,10 @@ def score_by_distance(series, *, title=None):
     ax = axes[0, 0]
     series = list(series.items())
     for index, (name, (distances, scores)) in enumerate(series):
-        colour, _, _ = look(name, index)
         colour = GROUPS[index % len(GROUPS)]
         # The first line is the widest, so that it shows around those drawn over it.
         width = 7 - 5 * index / max(len(series) - 1, 1)
-        ax.plot(distances, scores, color=colour, linewidth=width, alpha=0.85, label=str(name))
+        ax.plot(distances, scores, color=colour, linewidth=width, label=str(name))
     ax.axhline(0, color=MUTED, linewidth=0.8)
     ax.set_xlabel("distance from the query back to the key")
     ax.set_ylabel("score")

@@ -5,9 +5,9 @@ import math
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter
 
 from kvlearn.figures.style import (
-    BLUE,
     CHANGES,
     INK,
     LINE,
@@ -23,9 +23,12 @@ from kvlearn.figures.style import (
     token_labels,
 )
 
+LETTER = 0.085  # inches that a letter of a label takes
+MOST_TICKS = 24
+
 
 @house_style
-def attention_map(weights, tokens=None, *, key_tokens=None, mask=None, heads=None, title=None):
+def attention_map(weights, tokens=None, *, key_tokens=None, mask=None, heads=None, top=None, title=None):
     """Heat maps of attention weights: a row is a query, its weights add up to 1.
 
     Args:
@@ -35,6 +38,7 @@ def attention_map(weights, tokens=None, *, key_tokens=None, mask=None, heads=Non
         key_tokens: S labels of the keys.
         mask: (L, S) booleans, True = may attend; what may not is hatched grey.
         heads: H names of the heads; "head 0", "head 1", ... when left out.
+        top: the weight that is drawn darkest; the largest one when left out.
         title: above the whole.
     """
     weights = to_numpy(weights)
@@ -49,23 +53,27 @@ def attention_map(weights, tokens=None, *, key_tokens=None, mask=None, heads=Non
     heads = [f"head {head}" for head in range(count)] if heads is None else heads
     columns = min(count, 3 if count in (3, 5, 6, 9) else 4)
     rows = math.ceil(count / columns)
-    side = {1: 4.6, 2: 3.6}.get(columns, 2.9)
-    height = min(max(side * queries / keys, 1.3), side)
-    picture, axes = canvas(columns * side + 1.7, rows * (height + 0.5) + 0.9, rows, columns)
-    top = float(np.nanmax(weights)) if weights.size else 1.0
+    cell = min({1: 0.6, 2: 0.5}.get(columns, 0.4), 5.2 / max(keys, queries), 8.2 / columns / keys)
+    picture, axes = canvas(
+        columns * (keys * cell + 0.2) + _room(query_labels) + 1.2,
+        rows * (max(queries * cell, 0.8) + (0.45 if count > 1 else 0)) + _room(key_labels, cell) + 0.5,
+        rows,
+        columns,
+    )
+    top = float(weights.max()) if top is None else top
     for index, ax in enumerate(axes.flat):
         if index >= count:
             ax.set_visible(False)
             continue
-        image = ax.imshow(weights[index], cmap=WEIGHTS, vmin=0, vmax=max(top, 1e-9), aspect="auto")
+        image = ax.imshow(weights[index], cmap=WEIGHTS, vmin=0, vmax=max(top, 1e-9), aspect="equal")
         _hatch(ax, mask)
         if queries * keys <= 64 and count == 1:
             _write_numbers(ax, weights[index], top, mask)
         last_row = index + columns >= count
-        _matrix_axes(ax, query_labels, key_labels, left=index % columns == 0, bottom=last_row)
+        _matrix_axes(ax, query_labels, key_labels, cell, left=index % columns == 0, bottom=last_row)
         if count > 1:
             ax.set_title(heads[index], fontsize=10.5)
-    bar = picture.colorbar(image, ax=axes, shrink=0.75, pad=0.02, aspect=25)
+    bar = picture.colorbar(image, ax=axes, shrink=0.8 if rows * queries > 3 else 1.0, pad=0.02, aspect=22)
     bar.set_label("attention weight")
     bar.outline.set_visible(False)
     return finish(
@@ -94,8 +102,9 @@ def mask_map(mask, query_labels=None, key_labels=None, *, title=None):
         query_labels = [
             str(position) for position in range(max(keys - queries, 0), max(keys - queries, 0) + queries)
         ]
-    picture, axes = canvas(*_mask_size(queries, keys))
-    _draw_mask(axes[0, 0], mask, token_labels(query_labels, queries), token_labels(key_labels, keys))
+    query_labels, key_labels = token_labels(query_labels, queries), token_labels(key_labels, keys)
+    picture, axes = _mask_canvas(1, query_labels, key_labels)
+    _draw_mask(axes[0, 0], mask, query_labels, key_labels)
     return finish(
         picture,
         "Blue: the query of this row may attend to the key of this column. Hatched: it may not.",
@@ -114,10 +123,9 @@ def mask_compare(query_length: int, key_length: int, *, title=None):
     offset = key_length - query_length
     right = np.tril(np.ones((query_length, key_length), dtype=bool), offset)
     first = np.tril(np.ones((query_length, key_length), dtype=bool))
-    width, height = _mask_size(query_length, key_length)
-    picture, axes = canvas(2 * width, height + 0.3, 1, 2)
     queries = [str(position) for position in range(offset, offset + query_length)]
     keys = [str(position) for position in range(key_length)]
+    picture, axes = _mask_canvas(2, queries, keys)
     for ax, mask, name in (
         (axes[0, 0], right, "last query sees last key"),
         (axes[0, 1], first, "torch is_causal=True"),
@@ -164,7 +172,8 @@ def tensor_diff(a, b, tokens=None, *, name="K", title=None):
 
 def _draw_differences(largest, labels, name, title):
     layers, positions = largest.shape
-    picture, axes = canvas(max(5.0, 0.62 * positions + 2.2), max(2.2, 0.46 * layers + 1.5))
+    cell = min(0.6, 9.0 / positions)
+    picture, axes = canvas(max(4.0, cell * positions + 2.4), 0.42 * layers + _room(labels, cell) + 0.5)
     ax = axes[0, 0]
     changed = np.ma.masked_equal(largest, 0.0)
     if changed.count():
@@ -172,6 +181,7 @@ def _draw_differences(largest, labels, name, title):
         norm = LogNorm(vmin=min(float(changed.min()), high / 10), vmax=high)
         image = ax.imshow(changed, cmap=CHANGES, norm=norm, aspect="auto")
         bar = picture.colorbar(image, ax=ax, shrink=0.9, pad=0.02)
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
         bar.set_label("largest difference")
         bar.outline.set_visible(False)
     else:
@@ -185,7 +195,7 @@ def _draw_differences(largest, labels, name, title):
                 dark = math.log10(value / float(changed.max())) > -0.6
                 ax.text(position, layer, f"{value:.0e}", ha="center", va="center", fontsize=7.5,
                         color=PAPER if dark else INK)  # fmt: skip
-    _matrix_axes(ax, [f"layer {layer}" for layer in range(layers)], labels, "", "position")
+    _matrix_axes(ax, [f"layer {layer}" for layer in range(layers)], labels, cell, ("", "position"))
     rows = [str(layer) for layer in range(layers) if largest[layer].any()]
     return finish(
         picture,
@@ -213,25 +223,32 @@ def _axis_labels(tokens, key_tokens, queries: int, keys: int):
     return token_labels(tokens, queries), token_labels(key_tokens, keys)
 
 
-def _matrix_axes(ax, row_labels, column_labels, rows="query", columns="key", left=True, bottom=True):
-    ticks, labels = every(len(row_labels), 24), row_labels
-    ax.set_yticks(ticks, [labels[i] for i in ticks] if left else [""] * len(ticks))
-    ticks, labels = every(len(column_labels), 24), column_labels
-    turn = 60 if max(map(len, labels), default=0) > 3 and len(labels) > 4 else 0
-    ax.set_xticks(
-        ticks,
-        [labels[i] for i in ticks] if bottom else [""] * len(ticks),
-        rotation=turn,
-        ha="right" if turn else "center",
-        rotation_mode="anchor" if turn else "default",
-    )
-    ax.set_ylabel(rows if left else "")
-    ax.set_xlabel(columns if bottom else "")
+def _room(labels, cell: float | None = None) -> float:
+    """Inches that labels take beside the rows, or below columns of width `cell`."""
+    longest = LETTER * max(map(len, labels), default=0)
+    return longest + 0.35 if cell is None or _turned(labels, cell) else 0.45
+
+
+def _turned(labels, cell: float) -> bool:
+    """Whether labels below columns of width `cell` must be turned to fit."""
+    stride = len(labels) / max(len(every(len(labels), MOST_TICKS)), 1)
+    return LETTER * max(map(len, labels), default=0) > 0.95 * cell * stride
+
+
+def _matrix_axes(ax, rows, columns, cell, names=("query", "key"), left=True, bottom=True):
+    """Label the rows and columns of a matrix of cells, `cell` inches wide, and draw thin lines between."""
+    ticks = every(len(rows), MOST_TICKS)
+    ax.set_yticks(ticks, [rows[i] for i in ticks] if left else [""] * len(ticks))
+    ticks = every(len(columns), MOST_TICKS)
+    turned = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if _turned(columns, cell) else {}
+    ax.set_xticks(ticks, [columns[i] for i in ticks] if bottom else [""] * len(ticks), **turned)
+    ax.set_ylabel(names[0] if left else "")
+    ax.set_xlabel(names[1] if bottom else "")
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    if len(row_labels) * len(column_labels) <= 1200:  # a grid of thin lines between the cells
-        ax.set_xticks(np.arange(len(column_labels) + 1) - 0.5, minor=True)
-        ax.set_yticks(np.arange(len(row_labels) + 1) - 0.5, minor=True)
+    if len(rows) * len(columns) <= 1200:
+        ax.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
+        ax.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
         ax.grid(which="minor", color=LINE, linewidth=0.7)
         ax.tick_params(which="minor", length=0)
 
@@ -242,8 +259,15 @@ def _hatch(ax, mask):
     for row, column in np.argwhere(~_as_mask(mask)):
         ax.add_patch(
             Rectangle(
-                (column - 0.5, row - 0.5), 1, 1, facecolor=MASKED, edgecolor="#B5B5B5", hatch="////", lw=0
-            )
+                (column - 0.5, row - 0.5),
+                1,
+                1,
+                facecolor=MASKED,
+                edgecolor="#B5B5B5",
+                hatch="////",
+                lw=0,
+                zorder=0.3,  # under the grid
+            )  # fmt: skip
         )
 
 
@@ -255,20 +279,24 @@ def _write_numbers(ax, weights, top, mask):
                 color=PAPER if value > 0.55 * top else INK)  # fmt: skip
 
 
-def _mask_size(queries: int, keys: int):
-    cell = min(0.5, 6.0 / max(queries, keys))
-    return max(keys * cell + 1.4, 3.2), max(queries * cell + 1.2, 1.9)
+def _mask_cell(queries: int, keys: int) -> float:
+    return min(0.46, 5.5 / max(queries, keys))
+
+
+def _mask_canvas(count: int, query_labels, key_labels):
+    queries, keys = len(query_labels), len(key_labels)
+    cell = _mask_cell(queries, keys)
+    width = count * (max(keys * cell, 2.4) + _room(query_labels) + 0.3)
+    return canvas(width, queries * cell + _room(key_labels, cell) + 0.6 + 0.3 * (count > 1), 1, count)
 
 
 def _draw_mask(ax, mask, query_labels, key_labels):
     ax.imshow(np.where(mask, 1.0, 0.0), cmap=WEIGHTS, vmin=0, vmax=1.45, aspect="equal")
     _hatch(ax, mask)
-    _matrix_axes(ax, query_labels, key_labels)
-    ax.tick_params(labelcolor=INK)
-    for row, column in np.argwhere(mask):
-        if mask.size <= 400:
-            ax.text(column, row, "•", ha="center", va="center", color=PAPER, fontsize=10)
-    ax.yaxis.label.set_color(BLUE)
+    _matrix_axes(ax, query_labels, key_labels, _mask_cell(*mask.shape))
+    if mask.size <= 400:
+        rows, columns = np.nonzero(mask)
+        ax.plot(columns, rows, "o", color=PAPER, markersize=3.5)
 
 
 def _mask_words(mask) -> str:

@@ -1,9 +1,11 @@
 """Pictures of measurements: time, counts and bytes."""
 
+import itertools
+
 import numpy as np
 from matplotlib.ticker import EngFormatter, FuncFormatter
 
-from kvlearn.figures.style import INK, canvas, finish, house_style, look
+from kvlearn.figures.style import INK, OTHERS, canvas, finish, house_style, looks
 
 KIB = 1024
 
@@ -19,8 +21,8 @@ def time_per_token(series, *, log=False, title=None):
     """
     picture, axes = canvas(7.6, 3.9)
     ax = axes[0, 0]
-    for index, (name, (positions, seconds)) in enumerate(series.items()):
-        colour, dash, marker = look(name, index)
+    for (name, (positions, seconds)), style in zip(series.items(), looks(series), strict=True):
+        colour, dash, marker = style
         every = max(1, len(positions) // 16)
         ax.plot(positions, np.asarray(seconds, dtype=float) * 1000, dash, color=colour, marker=marker,
                 markevery=every, label=name)  # fmt: skip
@@ -57,16 +59,20 @@ def bars(groups, *, ylabel="token positions", log=False, title=None):
     width = 0.8 / len(names)
     picture, axes = canvas(max(4.8, 0.95 * len(groups) * len(names) + 1.8), 3.7)
     ax = axes[0, 0]
-    for index, name in enumerate(names):
-        colour, _, _ = look(name, index)
+    colours = [colour for colour, _, _ in looks(names)]
+    if len(set(colours)) < len(colours):
+        colours = [colour for colour, _, _ in OTHERS]
+    for index, (name, colour) in enumerate(zip(names, itertools.cycle(colours), strict=False)):
         at = [place + (index - (len(names) - 1) / 2) * width for place in range(len(groups))]
         heights = [group.get(name, 0) for group in groups.values()]
         drawn = ax.bar(at, heights, width * 0.94, color=colour, label=name)
         ax.bar_label(drawn, [f"{height:,}" for height in heights], padding=2, fontsize=9, color=INK)
     if log:
         ax.set_yscale("log")
-        ax.set_ylim(bottom=max(0.5, 0.3 * min(v for g in groups.values() for v in g.values() if v)))
-    ax.margins(y=0.12)
+        counts = [count for group in groups.values() for count in group.values() if count]
+        ax.set_ylim(0.3 * min(counts), 4 * max(counts))
+    else:
+        ax.margins(y=0.12)
     ax.yaxis.set_major_formatter(EngFormatter(sep=""))
     ax.set_xticks(range(len(groups)), list(groups))
     ax.tick_params(axis="x", length=0)
@@ -94,10 +100,10 @@ def memory_timeline(series, *, xlabel="decode step", title=None):
     ax = axes[0, 0]
     most = max((max(values) for values in series.values()), default=0)
     power = 0 if most < KIB else 1 if most < KIB**2 else 2 if most < KIB**3 else 3
-    for index, (name, values) in enumerate(series.items()):
-        colour, dash, _ = look(name, index)
+    for (name, values), (colour, dash, _) in zip(series.items(), looks(series), strict=True):
         scaled = np.asarray(values, dtype=float) / KIB**power
-        ax.step(range(len(scaled)), scaled, dash, where="post", color=colour, label=name)
+        steps = len(scaled) > 1 and len(scaled) <= 60  # each step is one level; of many, a plain line
+        ax.plot(scaled, dash, drawstyle="steps-mid" if steps else "default", color=colour, label=name)
     ax.set_ylim(bottom=0)
     ax.set_xlabel(xlabel)
     ax.set_ylabel(f"live memory ({['bytes', 'KiB', 'MiB', 'GiB'][power]})")

@@ -10,12 +10,14 @@ Nothing is said by colour alone: cells carry words, masked cells are hatched, li
 
 import functools
 import io
+import itertools
 import math
 
 import matplotlib
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from PIL import Image
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE, BLACK = "#0072B2", "#D55E00", "#CC79A7", "#000000"
@@ -25,18 +27,19 @@ INK, MUTED, LINE, MASKED, PAPER = "#222222", "#6B6B6B", "#D9D9D9", "#E4E4E4", "#
 WEIGHTS = LinearSegmentedColormap.from_list("weights", [PAPER, "#BFE0F6", SKY, BLUE, "#00304D"])
 CHANGES = LinearSegmentedColormap.from_list("changes", ["#FBE3D2", "#F0A878", VERMILLION, "#6E2F00"])
 
-# What a name means has the same colour, dash and marker in every lesson.
+# What a word means looks the same in every lesson. The first that fits counts: "cached, growing" is growing.
 SERIES = {
     "naive": (VERMILLION, "-", "o"),
-    "cached": (BLUE, "-", "s"),
     "growing": (BLUE, "-", "s"),
     "preallocated": (GREEN, "--", "D"),
     "static": (GREEN, "--", "D"),
+    "transformers": (PURPLE, "-.", "^"),
     "predicted": ("#A6A6A6", "-", "o"),
     "measured": (BLUE, "-", "s"),
-    "transformers": (PURPLE, ":", "^"),
+    "cached": (BLUE, "-", "s"),
 }
 OTHERS = [(ORANGE, "-.", "v"), (SKY, "--", "P"), (PURPLE, ":", "X"), (BLACK, "-", "*")]
+DASHES, MARKERS = ["-", ":", "--", "-."], ["o", "s", "^", "D"]
 
 HOUSE = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
@@ -83,22 +86,30 @@ class Picture(Figure):
         """The picture as PNG bytes; the same figure gives the same bytes."""
         buffer = io.BytesIO()
         with matplotlib.rc_context(HOUSE):
-            # No version of matplotlib in the file, and a palette as small as the picture allows.
-            self.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-        return buffer.getvalue()
+            self.savefig(buffer, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+        pixels = Image.open(buffer).convert("RGB")
+        # 256 colours are plenty for lines and cells, and a third of the bytes in the notebook.
+        small = io.BytesIO()
+        pixels.quantize(256, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+        return small.getvalue()
 
     def _ipython_display_(self):
         from IPython.display import display
 
-        width = round(self.get_figwidth() * SHOWN_DPI)
+        png = self.png()
         # A PNG, because front ends refuse images inside HTML in a notebook that is not trusted yet.
         display(
-            {"image/png": self.png(), "text/plain": self.alt or "A figure."},
-            metadata={"image/png": {"alt": self.alt, "width": width}},
+            {"image/png": png, "text/plain": self.alt or "A figure."},
+            metadata={"image/png": {"alt": self.alt, "width": shown_width(png)}},
             raw=True,
         )
         if self.caption:
             display({"text/markdown": f"*{self.caption}*", "text/plain": self.caption}, raw=True)
+
+
+def shown_width(png: bytes) -> int:
+    """Pixels that a picture should take on the page: its own are finer, for sharp screens."""
+    return round(int.from_bytes(png[16:20], "big") * SHOWN_DPI / DPI)  # a PNG says its width there
 
 
 def show(picture: Picture, caption: str | None = None, alt: str | None = None) -> None:
@@ -140,11 +151,22 @@ def finish(picture: Picture, caption: str, alt: str, title: str | None = None) -
     return picture
 
 
-def look(name: str, index: int = 0) -> tuple[str, str, str]:
-    """Colour, dash and marker of a series: by the first word with a meaning, else by its place."""
-    words = str(name).lower().replace(",", " ").split()
-    known = [SERIES[word] for word in words if word in SERIES]
-    return known[0] if known else OTHERS[index % len(OTHERS)]
+def looks(names) -> list[tuple[str, str, str]]:
+    """Colour, dash and marker of each series: by what its name means, the others in turn.
+
+    Two series of one meaning ("growing, live" and "growing, peak") share the colour and differ in the dash.
+    """
+    chosen, others = [], itertools.cycle(OTHERS)
+    for name in names:
+        words = str(name).lower().replace(",", " ").split()
+        known = [SERIES[word] for word in SERIES if word in words]
+        colour, dash, marker = known[0] if known else next(others)
+        same = sum(colour == other for other, _, _ in chosen)
+        if same:
+            dash = DASHES[(DASHES.index(dash) + same) % len(DASHES)]
+            marker = MARKERS[(MARKERS.index(marker) + same) % len(MARKERS)] if marker in MARKERS else marker
+        chosen.append((colour, dash, marker))
+    return chosen
 
 
 def to_numpy(values):
