@@ -68,6 +68,18 @@ def test_what_is_pinned_is_in_its_range_and_installed(requirement):
     assert installed == pinned
 
 
+def test_pins_can_be_installed_on_every_python_that_is_admitted():
+    """Would catch a pin that needs Python 3.11.5: distributions still ship 3.11.2, and pip only says
+    that there is a conflict somewhere."""
+    versions = [c.rpartition(" ")[2] + ".0" for c in PROJECT["classifiers"] if "Python :: 3." in c]
+    for name in pins():
+        try:
+            needs = importlib.metadata.metadata(name)["Requires-Python"]
+        except importlib.metadata.PackageNotFoundError:
+            continue  # a pin for another system
+        assert all(SpecifierSet(needs or "").contains(version) for version in versions), (name, needs)
+
+
 def test_pins_are_whole_and_plain():
     """Would catch a pin that only one machine can install: a local version, a path, an address."""
     for name, version in pins().items():
