@@ -8,11 +8,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from kvlearn import fetch, measure
+from kvlearn import measure, model_store
 from kvlearn.checkpoint import ModelError
 from kvlearn.weights import model_is_required
 
@@ -91,38 +90,39 @@ def memory() -> Finding:
     return Finding("Memory", found, NOTE, advice)
 
 
-def disk(name: str = fetch.DEFAULT) -> Finding:
+def disk(name: str = model_store.DEFAULT) -> Finding:
     """The disk that the real model goes to. It needs nothing more once the model is there."""
     try:
-        store, folder = fetch.store(), fetch.find(name)
+        store, folder = model_store.store(), model_store.find(name)
     except ModelError as error:
         return Finding("Disk", "not looked at", MISSING, str(error))
     place = next(path for path in (store, *store.parents) if path.exists())
-    free, needed = shutil.disk_usage(place).free, fetch.MODELS[name].needed_bytes
+    free, needed = shutil.disk_usage(place).free, model_store.MODELS[name].needed_bytes
     found = f"{free / 1e9:.1f} GB free for {store}"
     if folder is not None or free >= needed:
         return Finding("Disk", found)
     advice = (
-        f"The model needs {needed / 1e9:.2f} GB while it is converted: make room, or set {fetch.VARIABLE} "
-        "to a folder on another disk."
+        f"The model needs {needed / 1e9:.2f} GB while it is converted: make room, or set "
+        f"{model_store.VARIABLE} to a folder on another disk."
     )
     return Finding("Disk", found, _absent(), advice)
 
 
-def model(name: str = fetch.DEFAULT) -> Finding:
+def model(name: str = model_store.DEFAULT) -> Finding:
     """The real model, read whole and compared with its checksums."""
     try:
-        folder = fetch.find(name)
+        folder = model_store.find(name)
     except ModelError as error:
         return Finding("Model", f"{name} not looked for", MISSING, str(error))
     if folder is None:
-        command = f"{Path(sys.executable).name} -c \"import kvlearn; kvlearn.load('{name}')\""
+        command = f"{sys.executable} -c \"import kvlearn; kvlearn.load('{name}')\""
+        megabytes = model_store.MODELS[name].download_bytes / 1e6
         advice = (
-            f"With a network, load it once ({fetch.MODELS[name].download_bytes / 1e6:.0f} MB): {command}. "
-            "Until then the lessons run on a tiny model with random weights."
+            f"With a network, load it once ({megabytes:.0f} MB): {command}. Until then the lessons run on a "
+            "tiny model with random weights."
         )
         return Finding("Model", f"{name} is not here yet", _absent(), advice)
-    wrong = fetch.verify(folder)
+    wrong = model_store.verify(folder)
     if wrong is None:
         return Finding("Model", f"{name} in {folder}")
     return Finding("Model", f"{name} in {folder} is damaged", MISSING, wrong)
@@ -152,4 +152,4 @@ def _version(name: str) -> str | None:
 
 
 def _pip() -> str:
-    return f"{Path(sys.executable).name} -m pip"
+    return f"{sys.executable} -m pip"

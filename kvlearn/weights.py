@@ -20,8 +20,8 @@ from torch import Tensor
 from kvlearn.attention import attention as library_attention
 from kvlearn.checkpoint import SUPPORTED, ModelError, assemble, config_from_fields, load_folder
 from kvlearn.decoder import Decoder, DecoderConfig
-from kvlearn.fetch import DEFAULT, MODELS, ModelUnavailable, fetch
 from kvlearn.gguf_file import GGUFFile
+from kvlearn.model_store import DEFAULT, MODELS, ModelUnavailable, fetch
 from kvlearn.rope import apply_rope
 from kvlearn.tokenizer import Tokenizer, byte_tokenizer, from_folder, from_gguf
 
