@@ -1,0 +1,176 @@
+"""Right caches that are not the library's, for the conformance suite to accept."""
+
+import torch
+
+from kvlearn.cache import GrowingCache, KVCache
+
+
+class DoublingCache(KVCache):
+    """Three methods on the base class: storages that double when they are full."""
+
+    def __init__(self, config, batch_size=1, dtype=None):
+        super().__init__(config, batch_size, dtype=dtype)
+        self._start(batch_size)
+
+    def _start(self, batch_size):
+        self.full = [0] * self.num_layers
+        self.room = [
+            [torch.empty(batch_size, heads, 1, dim, dtype=self.dtype) for heads, dim in self.shapes()]
+            for _ in range(self.num_layers)
+        ]
+
+    def shapes(self):
+        return self.key_shape, self.value_shape
+
+    def _append(self, layer, k, v):
+        end = self.full[layer] + k.shape[2]
+        for side, given in enumerate((k, v)):
+            while self.room[layer][side].shape[2] < end:
+                old = self.room[layer][side]
+                self.room[layer][side] = torch.cat((old, torch.empty_like(old)), dim=2)
+            self.room[layer][side][:, :, self.full[layer] : end] = given
+        self.full[layer] = end
+        return tuple(self.stored(layer))
+
+    def stored(self, layer):
+        return [side[:, :, : self.full[layer]] for side in self.room[layer]]
+
+    def _truncate(self, layer, length):
+        self.full[layer] = length
+
+    def _tensors(self):
+        return [side for layer in range(self.num_layers) for side in self.stored(layer)]
+
+
+class UnequalSidesCache(GrowingCache):
+    """Keys of (1, 5) and values of (3, 2), whatever the config says."""
+
+    def __init__(self, config, batch_size=1):
+        super().__init__(config, batch_size)
+        self.key_shape, self.value_shape = (1, 5), (3, 2)
+        self._start(batch_size)
+
+
+class ListCache:
+    """From scratch, without the base class: a Python list of tokens for each layer and row.
+
+    Slots come back newest first, and where a row has fewer tokens than another it has empty slots of
+    zeros. With a window only the last `window` tokens of a row keep their numbers. A lossy one rounds
+    what is older than the step.
+    """
+
+    def __init__(self, config, batch_size=1, window=None, exact=True):
+        self.config, self.window, self.exact = config, window, exact
+        self.key_shape = self.value_shape = (config.num_kv_heads, config.head_dim)
+        self.constructed = batch_size
+        self.reset()
+
+    def reset(self):
+        self._set([[[] for _ in range(self.constructed)] for _ in range(self.config.num_layers)])
+
+    def _set(self, layers):
+        """layers[layer][row] is a list of [position, k, v]; k and v are None where they are gone."""
+        self.layers, self.pending, self.step = layers, {}, None
+        self.last = [torch.tensor([[-1] * self.length for _ in layers[0]])] * len(layers)
+
+    @property
+    def length(self):
+        return len(self.layers[0][0])
+
+    @property
+    def next_position(self):
+        return torch.tensor([max([-1] + [p for p, _, _ in row]) + 1 for row in self.layers[0]])
+
+    def update(self, layer, k, v, positions=None):
+        rows = len(self.layers[0])
+        for side, shape in ((k, self.key_shape), (v, self.value_shape)):
+            if side.shape != (rows, shape[0], k.shape[2], shape[1]):
+                raise ValueError("wrong shape")
+            if side.dtype != torch.get_default_dtype() or side.device.type != "cpu":
+                raise ValueError("wrong dtype or device")
+        if not 0 <= layer < len(self.layers):
+            raise ValueError("wrong layer")
+        if positions is None:
+            positions = self.next_position[:, None] + torch.arange(k.shape[2])
+        if layer in self.pending or not self.pending:
+            self._check(positions, k.shape[2])
+            self.pending = {}
+        k, v = k.clone(), v.clone()
+        new = [
+            [[p, k[row, :, i], v[row, :, i]] for i, p in enumerate(line)]
+            for row, line in enumerate(positions.tolist())
+        ]
+        slots = [old + fresh for old, fresh in zip(self.layers[layer], new, strict=True)]
+        self.pending[layer] = slots
+        if len(self.pending) == len(self.layers):
+            self.layers = [self._settle(self.pending[i], k.shape[2]) for i in range(len(self.layers))]
+            self.pending = {}
+        return self._answer(layer, slots)
+
+    def _check(self, positions, length):
+        if positions.shape != (len(self.layers[0]), length):
+            raise ValueError("wrong positions")
+        for start, row in zip(self.next_position.tolist(), positions.tolist(), strict=True):
+            real = [start - 1] + [p for p in row if p != -1]
+            if any(b <= a for a, b in zip(real, real[1:], strict=False)):
+                raise ValueError("positions do not increase")
+            if max(real) >= self.config.max_position:
+                raise ValueError("position past the last")
+
+    def _settle(self, rows, new):
+        """After a step: round what a lossy cache rounds, drop what has left the window."""
+        kept = []
+        for row in rows:
+            real = [p for p, _, _ in row if p >= 0]
+            first = real[-self.window] if self.window and len(real) > self.window else 0
+            kept.append([[p, *self._stored(k, v, 0 <= p < first)] for p, k, v in row])
+        return kept
+
+    def _stored(self, k, v, gone):
+        if gone:
+            return None, None
+        if not self.exact:
+            return tuple(side.to(torch.float8_e4m3fn).to(side.dtype) for side in (k, v))
+        return k, v
+
+    def _answer(self, layer, rows):
+        real = [[slot for slot in reversed(row) if slot[1] is not None] for row in rows]
+        longest = max(len(row) for row in real)
+        nothing = [-1, torch.zeros(self.key_shape), torch.zeros(self.value_shape)]
+        real = [row + [nothing] * (longest - len(row)) for row in real]
+        self.last[layer] = torch.tensor([[p for p, _, _ in row] for row in real], dtype=torch.long)
+        if longest == 0:
+            return tuple(torch.zeros(len(rows), h, 0, d) for h, d in (self.key_shape, self.value_shape))
+        return tuple(
+            torch.stack([torch.stack([slot[side] for slot in row], dim=1) for row in real]) for side in (1, 2)
+        )
+
+    def key_positions(self, layer):
+        return self.last[layer]
+
+    def truncate(self, length):
+        lengths = [length] * len(self.layers[0]) if isinstance(length, int) else list(length)
+        if len(lengths) != len(self.layers[0]) or not all(0 <= n <= self.length for n in lengths):
+            raise ValueError("wrong lengths")
+        longest, nothing = max(lengths), [-1, torch.zeros(self.key_shape), torch.zeros(self.value_shape)]
+        layers = [
+            [row[:n] + [nothing] * (longest - n) for row, n in zip(rows, lengths, strict=True)]
+            for rows in self.layers
+        ]
+        for row in layers[0]:
+            following = max([-1] + [p for p, _, _ in row]) + 1
+            if any(k is None and 0 <= p > following - self.window for p, k, _ in row):
+                raise ValueError("the next query would need a slot that is gone")
+        self._set(layers)
+
+    def reorder(self, batch_index):
+        if not batch_index or not all(0 <= i < len(self.layers[0]) for i in batch_index):
+            raise ValueError("wrong rows")
+        self._set([[list(rows[i]) for i in batch_index] for rows in self.layers])
+
+    @property
+    def used_bytes(self):
+        sides = [side for rows in self.layers for row in rows for _, *slot in row for side in slot]
+        return sum(side.nbytes for side in sides if side is not None)
+
+    allocated_bytes = used_bytes
