@@ -1,8 +1,8 @@
 """Interactive figures: thin wiring of ipywidgets around `kvlearn.figures`.
 
-Each function returns a `Panel`: controls, the picture they choose, and its caption. The picture is an `Image`
-widget of PNG bytes, which every Jupyter front end shows. A static figure belongs beside each panel, because
-pages that are not connected to a kernel show no widgets.
+Each function returns a `Panel`: controls, and the picture that they choose with its caption. The picture is
+an `HTML` widget around PNG bytes: unlike the `Image` widget it carries alt text. A static figure belongs
+beside each panel, because pages that are not connected to a kernel show no widgets.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ except ImportError as error:
     ) from error
 
 from kvlearn import figures
-from kvlearn.figures.style import Picture, shown_width
+from kvlearn.figures.style import Picture
 
 
 class Panel(ipywidgets.VBox):
@@ -25,10 +25,9 @@ class Panel(ipywidgets.VBox):
     def __init__(self, name: str, controls: dict, draw: Callable[..., Picture], extra: Sequence = ()):
         self.name, self.controls, self.picture = name, controls, None
         self._draw, self._drawn = draw, {}
-        self.image = ipywidgets.Image(format="png")
-        self.caption = ipywidgets.HTML()
+        self.view = ipywidgets.HTML()
         row = ipywidgets.HBox([*controls.values(), *extra], layout={"flex_flow": "row wrap"})
-        super().__init__([row, self.image, self.caption])
+        super().__init__([row, self.view])
         for control in controls.values():
             control.observe(self._update, names="value")
         self._update()
@@ -42,12 +41,8 @@ class Panel(ipywidgets.VBox):
         key = tuple(chosen.values())
         if key not in self._drawn:
             picture = self._draw(**chosen)
-            self._drawn[key] = (picture, picture.png())
-        self.picture, self.image.value = self._drawn[key]
-        self.image.layout.width = f"{shown_width(self.image.value)}px"
-        self.image.layout.max_width = "100%"
-        self.image.tooltip = self.picture.alt
-        self.caption.value = f"<em>{self.picture.caption}</em>"
+            self._drawn[key] = (picture, picture.html())
+        self.picture, self.view.value = self._drawn[key]
 
 
 def stepper(

@@ -179,8 +179,7 @@ def _legend(picture, runs):
 
 def _words(name, run, step) -> str:
     states = cell_states(run, step, 1 + max([*run[step]["projected"], *run[step]["read"], 0]))
-    counts = [
-        f"{states.count(state)} {state}" for state in ("written", "recomputed", "read") if state in states
-    ]
+    words = {"written": "new", "recomputed": "projected again", "read": "read"}
+    counts = [f"{states.count(state)} {word}" for state, word in words.items() if state in states]
     total = sum(len(past["projected"]) for past in run[: step + 1])
-    return f"{name}: at step {step} {', '.join(counts)}; {total} positions projected in all."
+    return f"{name}: at step {step}, {', '.join(counts)}; {total} positions projected in all."

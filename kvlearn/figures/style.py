@@ -8,10 +8,13 @@ Colours: Okabe and Ito, "Color Universal Design" (2008), told apart with any com
 Nothing is said by colour alone: cells carry words, masked cells are hatched, lines have their own dashes.
 """
 
+import base64
 import functools
+import html
 import io
 import itertools
 import math
+import re
 
 import matplotlib
 from matplotlib.colors import LinearSegmentedColormap
@@ -104,7 +107,21 @@ class Picture(Figure):
             raw=True,
         )
         if self.caption:
-            display({"text/markdown": f"*{self.caption}*", "text/plain": self.caption}, raw=True)
+            display({"text/html": self.caption_html(), "text/plain": self.caption}, raw=True)
+
+    def html(self) -> str:
+        """The picture as HTML, the PNG inside it, with its alt text and its caption."""
+        png = self.png()
+        source = "data:image/png;base64," + base64.b64encode(png).decode()
+        image = f'<img src="{source}" alt="{html.escape(self.alt)}" width="{shown_width(png)}">'
+        return f'<figure style="margin:0">{image}<figcaption>{self.caption_html()}</figcaption></figure>'
+
+    def caption_html(self) -> str:
+        """The caption; it opens to the alt text, which JupyterLab does not hand to screen readers itself."""
+        caption, alt = (
+            re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text)) for text in (self.caption, self.alt)
+        )
+        return f"<details><summary><em>{caption}</em></summary>{alt}</details>"
 
 
 def shown_width(png: bytes) -> int:

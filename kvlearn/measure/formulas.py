@@ -66,6 +66,16 @@ def kv_bytes(decoder: nn.Module, cached_tokens: int, batch: int = 1, dtype: torc
     return numbers * (dtype or decoder.dtype).itemsize
 
 
+def growing_peak_bytes(decoder: nn.Module, cached_tokens: int, new: int = 1, batch: int = 1) -> int:
+    """The most bytes of K and V alive while a cache that concatenates grows to `cached_tokens` tokens.
+
+    The layers grow one after the other, keys and values one after the other. The peak is at the last of
+    them: everything is as long as it will be, and the old copy of one layer's values is alive beside it.
+    """
+    old_copy = kv_bytes(decoder, cached_tokens - new, batch) // (2 * decoder.config.num_layers)
+    return kv_bytes(decoder, cached_tokens, batch) + old_copy
+
+
 def decode_bytes(
     decoder: nn.Module, cached_tokens: int, batch: int = 1, dtype: torch.dtype | None = None
 ) -> int:

@@ -5,6 +5,7 @@ every operation (a `TorchDispatchMode`), notes each new storage that it returns,
 which of them are still alive.
 """
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.ops import aten
@@ -23,6 +24,10 @@ class StorageMeter(TorchDispatchMode):
     What was alive before the block (the weights) does not count. What a single operation allocates and frees
     inside itself is not seen. Works the same on every device.
 
+    Args:
+        dtype: count only storages that hold this dtype, for example a cache's: positions and masks are
+            integers and booleans. None counts all.
+
     Attributes:
         live: bytes alive at the last operation, or at the last `mark`.
         peak: the most that was alive at once.
@@ -30,8 +35,9 @@ class StorageMeter(TorchDispatchMode):
         history: bytes alive after each operation that made a storage.
     """
 
-    def __init__(self):
+    def __init__(self, dtype: torch.dtype | None = None):
         super().__init__()
+        self.dtype = dtype
         self.live = self.peak = 0
         self.lives: list[int] = []
         self.peaks: list[int] = []
@@ -48,7 +54,9 @@ class StorageMeter(TorchDispatchMode):
         for tensor in _tensors(result):
             key = _key(tensor)
             # A view or an in-place result has the storage of an argument: made earlier, here or outside.
-            if key not in given and not self._holds(key):
+            if key in given or self._holds(key):
+                continue
+            if self.dtype in (None, tensor.dtype):
                 storage = tensor.untyped_storage()
                 self._alive[key] = (StorageWeakRef(storage), storage.nbytes())
                 made = True
