@@ -35,7 +35,7 @@ def test_environment_yml_is_the_same_environment():
     assert environment["name"] == PROJECT["name"]
     python, pip, from_pip = environment["dependencies"]
     version = re.fullmatch(r"python=(3\.\d+)", python)[1]
-    assert SpecifierSet(PROJECT["requires-python"]).contains(version)
+    assert PROJECT["requires-python"].startswith(f">={version},")  # the oldest, which CI runs too
     assert pip == "pip" and list(from_pip) == ["pip"]
     constraint, package = from_pip["pip"]
     assert constraint == "-c constraints.txt" and (ROOT / "constraints.txt").exists()
