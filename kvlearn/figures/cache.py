@@ -9,25 +9,16 @@ A run is a list of steps, and a step says which positions were projected and whi
 
 from matplotlib.patches import Rectangle
 
-from kvlearn.figures.style import (
-    GREEN,
-    INK,
-    MUTED,
-    PAPER,
-    VERMILLION,
-    canvas,
-    finish,
-    house_style,
-    token_labels,
-)
+from kvlearn.figures.style import PAPER, canvas, finish, house_style, ink_on, token_labels
 
-# The states of a cell: fill, colour of the word, the word, what the legend says.
+# The states of a cell: fill, the word in it, what the legend says. The green and the red of the palette are
+# darkened, so that small white letters can be read on them.
 STATES = {
-    "written": (GREEN, PAPER, "new", "new: projected for the first time"),
-    "recomputed": (VERMILLION, PAPER, "again", "again: projected before, and thrown away"),
-    "read": ("#CDE7F8", INK, "read", "read: comes from the cache"),
-    "kept": (PAPER, MUTED, "kept", "kept, not read"),
-    "empty": (PAPER, MUTED, "", "nothing here yet"),
+    "written": ("#007A5A", "new", "new: projected for the first time"),
+    "recomputed": ("#B84F00", "again", "again: projected before, and thrown away"),
+    "read": ("#CDE7F8", "read", "read: comes from the cache"),
+    "kept": (PAPER, "kept", "kept, not read"),
+    "empty": (PAPER, "", "nothing here yet"),
 }
 
 
@@ -140,13 +131,19 @@ def _positions(runs) -> int:
 def _draw_tables(ax, states, labels, words: float):
     """Two columns, K and V, with a row for each position; the first position on top."""
     for row, state in enumerate(states):
-        fill, colour, word, _ = STATES[state]
+        fill, word, _ = STATES[state]
         for column in (0, 1):
             ax.add_patch(
                 Rectangle((column * 1.08, row), 1, 0.92, facecolor=fill, edgecolor="#C4C4C4", linewidth=0.7)
             )
             ax.text(
-                column * 1.08 + 0.5, row + 0.48, word, ha="center", va="center", fontsize=words, color=colour
+                column * 1.08 + 0.5,
+                row + 0.48,
+                word,
+                ha="center",
+                va="center",
+                fontsize=words,
+                color=ink_on(fill),
             )
     ax.set_xlim(-0.05, 2.13)
     ax.set_ylim(len(states), -0.1)
@@ -169,7 +166,7 @@ def _legend(picture, runs):
     patches = [Rectangle((0, 0), 1, 1, facecolor=STATES[s][0], edgecolor="#C4C4C4") for s in shown]
     picture.legend(
         patches,
-        [STATES[state][3] for state in shown],
+        [STATES[state][2] for state in shown],
         loc="outside lower center",
         ncols=min(len(shown), 2),
         fontsize=9,

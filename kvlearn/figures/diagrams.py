@@ -20,10 +20,10 @@ from kvlearn.figures.style import (
     canvas,
     finish,
     house_style,
+    ink_on,
 )
 
 GROUPS = [BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION]
-DARK = {BLUE, GREEN, VERMILLION}  # white letters can be read on these
 
 
 @house_style
@@ -87,7 +87,7 @@ def _box(ax, x, y, text, colour, filled, size):
         text,
         ha="center",
         va="center",
-        color=PAPER if filled and colour in DARK else INK,
+        color=ink_on(colour if filled else PAPER),
         zorder=3,
         fontsize=size,
         fontweight="bold",

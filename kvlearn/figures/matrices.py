@@ -9,7 +9,6 @@ from matplotlib.ticker import FuncFormatter
 
 from kvlearn.figures.style import (
     CHANGES,
-    INK,
     LINE,
     MASKED,
     MUTED,
@@ -19,6 +18,7 @@ from kvlearn.figures.style import (
     every,
     finish,
     house_style,
+    ink_on,
     to_numpy,
     token_labels,
 )
@@ -192,9 +192,8 @@ def _draw_differences(largest, labels, name, title):
             if value == 0 and positions * layers <= 240:
                 ax.text(position, layer, "0", ha="center", va="center", color=MUTED, fontsize=9)
             elif value and positions * layers <= 120:
-                dark = math.log10(value / float(changed.max())) > -0.6
                 ax.text(position, layer, f"{value:.0e}", ha="center", va="center", fontsize=7.5,
-                        color=PAPER if dark else INK)  # fmt: skip
+                        color=ink_on(CHANGES(norm(value))))  # fmt: skip
     _matrix_axes(ax, [f"layer {layer}" for layer in range(layers)], labels, cell, ("", "position"))
     rows = [str(layer) for layer in range(layers) if largest[layer].any()]
     return finish(
@@ -276,7 +275,7 @@ def _write_numbers(ax, weights, top, mask):
     for row, column in np.argwhere(seen):
         value = weights[row, column]
         ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9,
-                color=PAPER if value > 0.55 * top else INK)  # fmt: skip
+                color=ink_on(WEIGHTS(value / top)))  # fmt: skip
 
 
 def _mask_cell(queries: int, keys: int) -> float:

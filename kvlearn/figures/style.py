@@ -17,7 +17,7 @@ import math
 import re
 
 import matplotlib
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from PIL import Image
@@ -184,6 +184,22 @@ def looks(names) -> list[tuple[str, str, str]]:
             marker = MARKERS[(MARKERS.index(marker) + same) % len(MARKERS)] if marker in MARKERS else marker
         chosen.append((colour, dash, marker))
     return chosen
+
+
+def contrast(one, other) -> float:
+    """Contrast of two colours, 1 to 21, as the accessibility guidelines WCAG 2 define it; 4.5 is enough."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def ink_on(fill) -> str:
+    """The colour of letters on a fill: dark or white, whichever stands out more."""
+    return max(INK, PAPER, key=lambda ink: contrast(ink, fill))
 
 
 def to_numpy(values):
