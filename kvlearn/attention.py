@@ -138,7 +138,8 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: f
     if mask is None:
         return torch.softmax(scores, dim=-1, dtype=precise)
     hidden = ~mask
-    scores = scores.masked_fill(hidden, float("-inf"))
+    # The lowest number and not -inf: in a row of nothing but -inf the gradients would be NaN as well.
+    scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     return torch.softmax(scores, dim=-1, dtype=precise).masked_fill(hidden, 0.0)
 
 
@@ -163,5 +164,13 @@ def _check(q: Tensor, k: Tensor, mask: Tensor | None) -> None:
             f"{q.shape[1]} query heads cannot share {k.shape[1]} key/value heads evenly; "
             "num_heads must be a multiple of num_kv_heads."
         )
-    if mask is not None and mask.dtype != torch.bool:
-        raise ValueError(f"The mask is boolean, True = may attend; got {mask.dtype}.")
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise ValueError(f"The mask is boolean, True = may attend; got {mask.dtype}.")
+        full = (*q.shape[:3], k.shape[2])
+        try:
+            mask.expand(full)
+        except RuntimeError:
+            raise ValueError(
+                f"The mask {tuple(mask.shape)} does not broadcast to (B, Hq, L, S) = {full}."
+            ) from None

@@ -200,10 +200,12 @@ class Decoder(nn.Module):
         if smallest < 0 or largest >= self.config.vocab_size:
             wrong = smallest if smallest < 0 else largest
             raise ValueError(f"Token {wrong} is not in the vocabulary of 0 to {self.config.vocab_size - 1}.")
+        batch, length = tokens.shape
+        if cache is not None:
+            self._check_cache(cache, batch)
         if positions is None:
-            start = 0 if cache is None else cache.next_position[:, None]
-            positions = start + torch.arange(tokens.shape[1], device=tokens.device)
-            positions = positions.expand(tokens.shape)
+            start = torch.zeros_like(tokens[:, 0]) if cache is None else cache.next_position
+            positions = start[:, None] + torch.arange(length, device=tokens.device)
         elif positions.shape != tokens.shape:
             raise ValueError(
                 f"Each token has its position; got tokens {tuple(tokens.shape)} and positions "
@@ -214,3 +216,17 @@ class Decoder(nn.Module):
                 f"Position {int(positions.max())} is past the model's last, {self.config.max_position - 1}."
             )
         return positions
+
+    def _check_cache(self, cache: KVCache, batch: int) -> None:
+        if len(cache.next_position) != batch:
+            raise ValueError(
+                f"The cache has {len(cache.next_position)} rows and the tokens have {batch}; make the cache "
+                f"with batch_size={batch}."
+            )
+        # A step ends with the cache's last layer: with one layer more it would never end, and be dropped.
+        layers = getattr(cache, "num_layers", len(self.layers))
+        if layers != len(self.layers):
+            raise ValueError(
+                f"The cache has {layers} layers and the model {len(self.layers)}; make the cache with "
+                "the model's config."
+            )

@@ -129,7 +129,7 @@ def pick(
         logits: (rows, vocab_size).
 
     Returns:
-        (rows,) token ids, on the logits' device.
+        (rows,) token ids.
     """
     if temperature == 0:
         return logits.argmax(dim=-1)
@@ -226,12 +226,12 @@ def _check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_ch
 
 
 def _seen_tokens(cache: KVCache, rows: list[list[int]]) -> list[int]:
-    if cache.batch_size != len(rows):
+    seen = cache.next_position.tolist()
+    if len(seen) != len(rows):
         raise ValueError(
-            f"The cache has {cache.batch_size} rows and there are {len(rows)} prompts; make the cache with "
+            f"The cache has {len(seen)} rows and there are {len(rows)} prompts; make the cache with "
             f"batch_size={len(rows)}."
         )
-    seen = cache.next_position.tolist()
     for index, (row, tokens) in enumerate(zip(rows, seen, strict=True)):
         if tokens > len(row):
             raise ValueError(
@@ -248,24 +248,25 @@ def _check_room(model: Decoder, cache, rows, seen: list[int], max_new_tokens: in
             f"{positions} positions would be needed (the longest prompt has {max(len(row) for row in rows)} "
             f"tokens, and {max_new_tokens} more), and the model has {model.config.max_position}."
         )
-    if cache is None or cache.max_length is None:
+    limit = getattr(cache, "max_length", None)
+    if limit is None:
         return
     fed = max(len(row) - start for row, start in zip(rows, seen, strict=True)) + max_new_tokens - 1
-    if cache.length + fed > cache.max_length:
+    if cache.length + fed > limit:
         raise ValueError(
-            f"The cache holds {cache.length} of {cache.max_length} slots, and this call would add {fed}. "
+            f"The cache holds {cache.length} of {limit} slots, and this call would add {fed}. "
             "Make it with a larger max_length, or ask for fewer new tokens."
         )
 
 
 def _step_back(cache: KVCache, rows, seen: list[int]) -> None:
     """Where the cache has seen a whole row, forget its last token, so that feeding it gives logits."""
-    covered = [tokens == len(row) for row, tokens in zip(rows, seen, strict=True)]
-    if not any(covered):
-        return
+    covered = [row for row, tokens in enumerate(rows) if seen[row] == len(tokens)]
     slots = [cache.length] * len(rows)
-    for row, positions in enumerate(cache.positions.tolist()):
-        if covered[row]:
-            slots[row] = positions.index(len(rows[row]) - 1)
-            seen[row] -= 1
-    cache.truncate(slots)
+    while covered:
+        for row in covered:
+            slots[row] -= 1
+        cache.truncate(slots)
+        seen[:] = cache.next_position.tolist()
+        # A row that ended before the others has slots of padding behind its last token.
+        covered = [row for row in covered if seen[row] == len(rows[row])]

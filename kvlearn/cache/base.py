@@ -5,8 +5,9 @@ keeps them, so that a step projects the new tokens alone:
 
     K, V = cache.update(layer, k, v, positions)      once per layer and step
 
-This class keeps the positions, the lengths and the errors. A cache is then three short methods:
+This class keeps the positions, the lengths and the errors. A cache is then four short methods:
 
+    _start(batch_size)               be empty, with room for so many rows
     _append(layer, k, v) -> (K, V)   store copies of k and v behind what the layer holds; return all of it
     _truncate(layer, length)         keep the layer's first `length` slots
     _tensors()                       the tensors that hold the stored slots, for counting bytes
@@ -23,7 +24,7 @@ from torch import Tensor
 
 
 class KVCache(ABC):
-    """What every cache does. See the module for the three methods that a kind of cache adds.
+    """What every cache does. See the module for the four methods that a kind of cache adds.
 
     Args:
         config: a `DecoderConfig`, or anything with its num_layers, num_kv_heads, head_dim, max_position.
@@ -49,8 +50,13 @@ class KVCache(ABC):
         self.device = torch.empty(0, device=device or "cpu").device  # "cuda" becomes "cuda:0"
         self._constructed_batch = batch_size
         self._forget(batch_size)
+        self._start(batch_size)
 
     # What a kind of cache writes -----------------------------------------------------------------
+
+    @abstractmethod
+    def _start(self, batch_size: int) -> None:
+        """Be empty, for `batch_size` rows: when the cache is made, reset or given other rows."""
 
     @abstractmethod
     def _append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,11 +70,6 @@ class KVCache(ABC):
     def _tensors(self) -> list[Tensor]:
         """The tensors that hold the stored slots; a view where a storage has room for more."""
 
-    def _start(self, batch_size: int) -> None:
-        """Be empty, for `batch_size` rows. (A cache whose storages know their batch makes new ones.)"""
-        for layer in range(self.num_layers):
-            self._truncate(layer, 0)
-
     # A step --------------------------------------------------------------------------------------
 
     def update(
@@ -78,7 +79,7 @@ class KVCache(ABC):
 
         Args:
             layer: 0 to num_layers - 1.
-            k: (B, Hkv, L, D), turned by RoPE already; copied, never kept.
+            k: (B, Hkv, L, D), turned by RoPE already; copied, never kept. Gradients stop here.
             v: (B, Hkv, L, D).
             positions: (B, L) integers, strictly increasing in a row; -1 = padding. Left out, they go on
                 from `next_position`. The same for every layer of a step.
@@ -102,7 +103,8 @@ class KVCache(ABC):
                 f"A step writes each layer with the same positions; layer {layer} got {length} tokens at "
                 f"{_short(positions)}, and this step is at {_short(self._step)}."
             )
-        stored = self._append(layer, k, v)
+        # Numbers are kept, not the graph that made them: it would keep every step's activations alive.
+        stored = self._append(layer, k.detach(), v.detach())
         self._written.add(layer)
         self._last_positions[layer] = self._all_positions()
         if len(self._written) == self.num_layers:

@@ -19,10 +19,6 @@ class GrowingCache(KVCache):
         device: where it lives; the CPU when left out.
     """
 
-    def __init__(self, config, batch_size=1, *, dtype=None, device=None):
-        super().__init__(config, batch_size, dtype=dtype, device=device)
-        self._start(batch_size)
-
     def _start(self, batch_size):
         (key_heads, key_dim), (value_heads, value_dim) = self.key_shape, self.value_shape
         place = {"dtype": self.dtype, "device": self.device}

@@ -23,9 +23,8 @@ class StaticCache(KVCache):
 
     def __init__(self, config, batch_size=1, max_length=None, *, dtype=None, device=None):
         max_length = config.max_position if max_length is None else max_length
-        super().__init__(config, batch_size, max_length=max_length, dtype=dtype, device=device)
         self._keys = self._values = None
-        self._start(batch_size)
+        super().__init__(config, batch_size, max_length=max_length, dtype=dtype, device=device)
 
     def _start(self, batch_size):
         if self._keys is None or self._keys.shape[1] != batch_size:

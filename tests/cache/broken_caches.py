@@ -96,7 +96,6 @@ class MadeForQueryHeads(GrowingCache):
     def __init__(self, config, batch_size=1):
         super().__init__(config, batch_size)
         self.key_shape = self.value_shape = (config.num_heads, config.head_dim)
-        self._start(batch_size)
 
 
 @broken(EVERYTHING, "two tensors", "None (is a `return` missing?)")

@@ -130,7 +130,6 @@ class RowsShareStorageAfterReorder(KVCache):
 
     def __init__(self, config, batch_size=1):
         super().__init__(config, batch_size, max_length=config.max_position)
-        self._start(batch_size)
 
     def _start(self, batch_size):
         heads, dim = self.key_shape

@@ -6,11 +6,7 @@ from kvlearn.cache import GrowingCache, KVCache
 
 
 class DoublingCache(KVCache):
-    """Three methods on the base class: storages that double when they are full."""
-
-    def __init__(self, config, batch_size=1, dtype=None):
-        super().__init__(config, batch_size, dtype=dtype)
-        self._start(batch_size)
+    """Four methods on the base class: storages that double when they are full."""
 
     def _start(self, batch_size):
         self.full = [0] * self.num_layers
@@ -45,10 +41,9 @@ class DoublingCache(KVCache):
 class UnequalSidesCache(GrowingCache):
     """Keys of (1, 5) and values of (3, 2), whatever the config says."""
 
-    def __init__(self, config, batch_size=1):
-        super().__init__(config, batch_size)
+    def _start(self, batch_size):
         self.key_shape, self.value_shape = (1, 5), (3, 2)
-        self._start(batch_size)
+        super()._start(batch_size)
 
 
 class ListCache:

@@ -18,7 +18,7 @@ RIGHT = {
     "static": StaticCache,
     "static, 24 slots": partial(StaticCache, max_length=24),
     "static, float16": partial(StaticCache, dtype=torch.float16),
-    "doubling, three methods": DoublingCache,
+    "doubling, four methods": DoublingCache,
     "keys and values of other shapes": UnequalSidesCache,
     "from scratch, newest first": ListCache,
     "from scratch, a window of 3": partial(ListCache, window=3),
