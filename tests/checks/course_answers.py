@@ -69,7 +69,8 @@ def read_assignment(path: Path):
     """The answers of one assignment. Cells run in order; checks are left out."""
     cells = jupytext.read(path, fmt="py:percent").cells
     namespace, text = {"__name__": "__main__"}, []
-    for i, cell in enumerate(cells):
+    last = max((i for i, cell in enumerate(cells) if "answer" in cell.metadata), default=-1)
+    for i, cell in enumerate(cells[: last + 1]):  # what comes after the last answer only shows it off
         if cell.cell_type == "markdown":
             text.append(cell.source)
             continue

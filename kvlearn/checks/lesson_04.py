@@ -1,3 +1,0 @@
-"""The exercises of lesson 04."""
-
-EXERCISES = ()

@@ -1,0 +1,172 @@
+"""static_cache: the learner's cache with a room of fixed size, written in place."""
+
+from kvlearn.cache import GrowingCache, StaticCache
+from kvlearn.checks.engine import Exercise, Misconception
+from kvlearn.checks.lesson_04.scenario import AXES, cases, explain, play
+
+ROOM = 12  # max_length
+
+
+def _observe_static(answer, case):
+    k = case["k"]
+    cache, seen = play(lambda: answer(case["config"], k.shape[1], ROOM, dtype=k.dtype, device=k.device), case)
+    return {**seen, "bytes allocated": cache.allocated_bytes}
+
+
+class _Static(StaticCache):
+    """A right cache, whose parts the misconceptions replace."""
+
+
+class _WholeRoom(_Static):
+    def _append(self, layer, k, v):
+        super()._append(layer, k, v)
+        return self._keys[layer], self._values[layer]
+
+
+class _AlwaysAtTheStart(_Static):
+    def _append(self, layer, k, v):
+        length = self._lengths[layer] + k.shape[2]
+        self._lengths[layer] = 0
+        super()._append(layer, k, v)
+        self._lengths[layer] = length
+        return self._stored(layer)
+
+    def _start(self, batch_size):
+        super()._start(batch_size)
+        self._keys.zero_()
+        self._values.zero_()
+
+
+class _OneLength(_Static):
+    """One counter for all layers, moved by each of them."""
+
+    def _append(self, layer, k, v):
+        start = min(max(self._lengths), self.max_length - k.shape[2])
+        self._lengths[layer] = start
+        back = super()._append(layer, k, v)
+        self._lengths = [start + k.shape[2]] * self.num_layers
+        return back
+
+    def _start(self, batch_size):
+        super()._start(batch_size)
+        self._keys.zero_()
+        self._values.zero_()
+
+
+class _StaticNewOnly(_Static):
+    def _append(self, layer, k, v):
+        super()._append(layer, k, v)
+        return k.clone(), v.clone()
+
+
+class _StaticSwapped(_Static):
+    def _append(self, layer, k, v):
+        k, v = super()._append(layer, k, v)
+        return v, k
+
+
+class _OneRoom(_Static):
+    """One room for all layers, each with the right length."""
+
+    def _append(self, layer, k, v):
+        start, end = self._lengths[layer], self._lengths[layer] + k.shape[2]
+        self._keys[0, :, :, start:end] = k
+        self._values[0, :, :, start:end] = v
+        self._lengths[layer] = end
+        return self._keys[0, :, :, :end], self._values[0, :, :, :end]
+
+
+class _StaticNeverBack(_Static):
+    def _truncate(self, layer, length):
+        pass
+
+
+class _CountsTheRoom(_Static):
+    def _tensors(self):
+        return [self._keys, self._values]
+
+
+class _ConcatenatedAfterAll(GrowingCache):
+    def __init__(self, config, batch_size=1, max_length=ROOM, *, dtype=None, device=None):
+        super().__init__(config, batch_size, dtype=dtype, device=device)
+        self.max_length = max_length
+
+
+STATIC_CACHE = Exercise(
+    name="static_cache",
+    lesson=4,
+    title="A cache with room",
+    minutes=20,
+    difficulty=2,
+    why="No step copies the past any more. This is how engines keep a cache, and the two mistakes that it "
+    "invites, empty slots and places that drift, have been shipped more than once.",
+    signature="MyStaticCache(config, batch_size=1, max_length=20, dtype=None, device=None)",
+    kind="class",
+    methods=("update", "truncate", "reset"),
+    reference=StaticCache,
+    cases=cases,
+    observe=_observe_static,
+    explain=explain,
+    axes=AXES,
+    misconceptions=(
+        Misconception(
+            "the whole room came back, empty slots included",
+            _WholeRoom,
+            "An empty slot is a key like any other to attention: a score of 0 still gets a share. The "
+            "decoder's mask knows only the slots that were written.",
+        ),
+        Misconception(
+            "every chunk is written at the start of the room",
+            _AlwaysAtTheStart,
+            "The new tokens overwrite the oldest. The place of a new token is behind all that are stored.",
+        ),
+        Misconception(
+            "one place for all layers, moved by each layer",
+            _OneLength,
+            "Every layer writes the same step. If the place moves once a layer, the second layer writes "
+            "further to the right than the first, and leaves a hole.",
+        ),
+        Misconception(
+            "the new tokens come back alone",
+            _StaticNewOnly,
+            "The past was stored, but attention never gets to see it.",
+        ),
+        Misconception(
+            "keys and values changed places",
+            _StaticSwapped,
+            "Attention would look for matches among the values and average the keys. The shapes are equal, "
+            "so nothing complains.",
+        ),
+        Misconception(
+            "all layers share one room",
+            _OneRoom,
+            "Each layer has keys and values of its own. Here each layer overwrote the one before it, and the "
+            "past of all layers is the last layer's.",
+        ),
+        Misconception(
+            "going back does nothing",
+            _StaticNeverBack,
+            "After a step back the place should be further left. Here the next token lands behind the "
+            "forgotten ones.",
+        ),
+        Misconception(
+            "the empty room counts as used",
+            _CountsTheRoom,
+            "`used_bytes` is what the stored tokens need; the room as a whole is `allocated_bytes`. Both "
+            "come from the tensors that you name.",
+        ),
+        Misconception(
+            "it concatenates all the same",
+            _ConcatenatedAfterAll,
+            "The numbers are right, and every step copies the whole past. The storages should have their "
+            "full size from the first step on.",
+        ),
+    ),
+    hints=(
+        "Two things per layer: a room for max_length tokens (for keys and for values), and how many of its "
+        "slots are written.",
+        "A slice of a tensor is a view: assigning to it writes into the room.",
+        "Give back only the slots that are written. And what does going back to n slots have to change, if "
+        "the rest of the room is never shown to anybody?",
+    ),
+)
