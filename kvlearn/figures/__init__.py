@@ -8,17 +8,22 @@ with a caption and alt text. As the last line of a cell a picture shows itself; 
 """
 
 from kvlearn.figures.cache import cache_frame, cache_frames
+from kvlearn.figures.decoder import decoder_map, turned_pairs, work_area
 from kvlearn.figures.diagrams import heads_diagram, rope_clock, score_by_distance
 from kvlearn.figures.matrices import attention_map, mask_compare, mask_map, tensor_diff
 from kvlearn.figures.plots import bars, memory_timeline, time_per_token
 from kvlearn.figures.style import Picture, show
+from kvlearn.figures.whiteboard import arrows, course_path, split_heads_map
 
 __all__ = [
     "Picture",
+    "arrows",
     "attention_map",
     "bars",
     "cache_frame",
     "cache_frames",
+    "course_path",
+    "decoder_map",
     "heads_diagram",
     "mask_compare",
     "mask_map",
@@ -26,6 +31,9 @@ __all__ = [
     "rope_clock",
     "score_by_distance",
     "show",
+    "split_heads_map",
     "tensor_diff",
     "time_per_token",
+    "turned_pairs",
+    "work_area",
 ]
