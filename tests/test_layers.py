@@ -12,7 +12,7 @@ PACKAGE = ROOT / "kvlearn"
 
 FOUNDATION = {"kvlearn.attention", "kvlearn.rope", "kvlearn.quantization", "kvlearn.sizing"}
 CONTRACT = {"kvlearn.cache", "kvlearn.cache.base"}
-ON_TOP = {"checks", "drills", "figures", "widgets", "cli", "doctor"}
+ON_TOP = {"checks", "drills", "figures", "widgets", "cli", "__main__", "doctor"}
 # Heavy or optional, and where alone they may be imported when the file is (inside a function they may be
 # anywhere: they are then paid for by whoever calls it).
 HEAVY = {
