@@ -2,6 +2,7 @@
 
     kvlearn.check("split_heads", split_heads)   one line, or CheckFailed that says what is wrong
     kvlearn.hint("split_heads")                 a first hint; again for the next one
+    kvlearn.checks.check_cache(MyCache)         a cache against every rule of the contract (`conformance`)
 
 Guide for authors
 -----------------
@@ -22,8 +23,8 @@ model, `lesson_01/` the fuller one. An exercise is
     )
 
 cases     Inputs by parameter name in the signature's order. Values from the generator alone
-          (`draw.randn`); sizes all different (a test reads `axes` and holds this; a size of 1 is exempt, and
-          axes that a case names in `equal="width inner"` may agree in it on purpose).
+          (`draw.randn`); sizes all different: a test reads `axes` and holds this. A size of 1
+          is exempt, and so are axes that a case names in `equal="width inner"`, on purpose.
           One case in float64 finds answers that build float32 tensors; one with a length of
           1 finds bare squeezes. Labels are for the line that a pass prints: "one token".
 axes      Names of the axes of inputs (by parameter; an int may be one: "num_heads": "head")
@@ -47,6 +48,9 @@ the subject's words, in one to three sentences; it never shows how to do it. `na
 "Looks like: ...". One that raises on some cases and gives values on others may set
 `raises=True`, which accepts another answer's error of the same type on the same cases.
 
+In the assignment, the markdown before the answer cell says "10 minutes" and "difficulty 1 of 3"
+as the exercise does, and the answer has the signature's parameters: a test holds both.
+
 Tests: two or more independent right answers in `tests/checks/alternatives_NN.py`, as
 `ALTERNATIVES = {"split_heads": [by_loop, by_einops]}`; `tests/checks/test_exercises.py` holds
 every rule over every exercise: `python -m pytest tests/checks -k split_heads`.
@@ -55,6 +59,7 @@ every rule over every exercise: `python -m pytest tests/checks -k split_heads`.
 import difflib
 
 from kvlearn.checks import lesson_00, lesson_01, lesson_02, lesson_03, lesson_04
+from kvlearn.checks.conformance import check_cache
 from kvlearn.checks.engine import (
     Case,
     CheckFailed,
@@ -77,6 +82,7 @@ __all__ = [
     "UnknownExercise",
     "WrongAnswer",
     "check",
+    "check_cache",
     "find",
     "hint",
     "judge",

@@ -167,6 +167,23 @@ def test_a_change_in_place_is_said():
         assert "changes its input x in place" in message(answer)
 
 
+def test_an_in_place_misconception_is_not_named_without_the_change():
+    """The same wrong numbers reached without touching the input are another mistake."""
+    zeroes = Misconception("zeroed in place", lambda x, times: x.zero_().clone(), "It wipes its input.")
+    exercise = replace(DOUBLE, misconceptions=(zeroes,))
+    assert judge(exercise, lambda x, times: x.mul_(0) + 0).misconception == "zeroed in place"
+    assert judge(exercise, lambda x, times: torch.zeros_like(x)).misconception is None
+
+
+def test_results_are_kept_as_they_were():
+    """A right answer that writes every result into one buffer: a later call overwrites the earlier tensor."""
+    exercise = replace(
+        DOUBLE, cases=lambda generator: [Case({"x": torch.full((2, 3), n), "times": 2}) for n in (1.0, 5.0)]
+    )
+    buffer = torch.empty(2, 3)
+    assert judge(exercise, lambda x, times: buffer.copy_(x * times)).passed
+
+
 def test_inputs_are_not_changed_by_the_check_itself():
     """Each answer must see the same inputs, whatever another one did to its copies."""
     case = Case({"x": torch.ones(2, 3), "times": 2, "more": [torch.ones(1)]})
