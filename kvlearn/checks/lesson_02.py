@@ -1,3 +1,0 @@
-"""The exercises of lesson 02."""
-
-EXERCISES = ()

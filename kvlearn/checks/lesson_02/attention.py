@@ -1,0 +1,238 @@
+"""masked_attention: attention that keeps to a mask, empty rows included.
+
+The oracle takes one query at a time and gives it only the keys that it may see, so that it needs no
+-inf and no NaN (pytorch/pytorch#103749) can come about. No row of a case sees every key: then an answer
+that has the mask the wrong way round gives numbers in every row.
+"""
+
+import torch
+
+from kvlearn.checks.draw import randn
+from kvlearn.checks.engine import Case, Exercise, Misconception
+from kvlearn.checks.lesson_02.causal import keys_in_words
+
+
+def _attention(q, k, v, mask):
+    """Oracle: a softmax over the keys that are allowed, and over no others."""
+    B, H, L, D = q.shape
+    out = torch.zeros(B, H, L, v.shape[-1], dtype=torch.float64)
+    for b in range(B):
+        for h in range(H):
+            for query in range(L):
+                seen = mask[b, 0, query].nonzero().flatten()
+                if len(seen):
+                    scores = k[b, h, seen].double() @ q[b, h, query].double() / D**0.5
+                    out[b, h, query] = scores.softmax(0) @ v[b, h, seen].double()
+    return out.to(q.dtype)
+
+
+def _cases(generator):
+    padded = torch.tensor([[-1, -1, 0, 1, 2], [-1, 0, 1, 2, 3]])
+    one = torch.tensor([[0, 1, -1, 2, 3, 4, -1], [4, 2, 0, -1, 1, 3, 5], [-1] * 7])
+    draws = [
+        # q and k are (B, H, L, D) and (B, H, S, D)
+        ((2, 3, 4, 5, 6), torch.float32, 2.0, _seen(padded[:, 1:], padded), "left padding"),
+        ((3, 2, 1, 7, 4), torch.float32, 2.0, _seen(one.amax(1, keepdim=True), one), "one query"),
+        ((1, 2, 3, 6, 5), torch.float64, 2.0, _any_mask(generator, 3, 6), "any mask, in float64"),
+        ((1, 3, 4, 5, 2), torch.float32, 60.0, _any_mask(generator, 4, 5), "large scores"),
+    ]
+    cases = []
+    for (B, H, L, S, D), dtype, size, mask, label in draws:
+        q = randn(generator, B, H, L, D, dtype=dtype, size=size)
+        k, v = (randn(generator, B, H, S, D, dtype=dtype, size=s) for s in (size, 1.0))
+        cases.append(Case({"q": q, "k": k, "v": v, "mask": mask}, label))
+    return cases
+
+
+def _seen(query_positions, key_positions):
+    query, key = query_positions[:, None, :, None], key_positions[:, None, None, :]
+    return (key >= 0) & (key <= query)
+
+
+def _any_mask(generator, L, S):
+    """(1, 1, L, S): the first query sees nothing, the others some keys and never all."""
+    mask = torch.rand(L, S, generator=generator) < 0.6
+    mask[:, 0], mask[:, -1], mask[0] = True, False, False
+    return mask[None, None]
+
+
+def _scores(q, k):
+    return q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+
+
+def _masked(scores, mask):
+    """The right weights for given scores."""
+    return scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0.0)
+
+
+def _struck_after(q, k, v, mask):
+    return (_scores(q, k).softmax(-1) * mask) @ v
+
+
+def _divided_after(q, k, v, mask):
+    weights = _scores(q, k).softmax(-1) * mask
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def _divided_after_and_mended(q, k, v, mask):
+    weights = _scores(q, k).softmax(-1) * mask
+    return (weights / weights.sum(-1, keepdim=True)).nan_to_num(0.0) @ v
+
+
+def _zeroed_scores(q, k, v, mask):
+    return (_scores(q, k) * mask).softmax(-1) @ v
+
+
+def _nan_rows(q, k, v, mask):
+    return _scores(q, k).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
+def _large_negative(q, k, v, mask):
+    return _scores(q, k).masked_fill(~mask, -1e9).softmax(-1) @ v
+
+
+def _wrong_way_round(q, k, v, mask):
+    return _masked(_scores(q, k), ~mask) @ v
+
+
+def _wrong_sign(q, k, v, mask):
+    return (_scores(q, k) + 1e9 * ~mask).softmax(-1) @ v
+
+
+def _added_as_a_number(q, k, v, mask):
+    return (_scores(q, k) + mask).softmax(-1) @ v
+
+
+def _not_used(q, k, v, mask):
+    return _scores(q, k).softmax(-1) @ v
+
+
+def _own_triangle(q, k, v, mask):
+    L, S = mask.shape[-2:]
+    return _masked(_scores(q, k), torch.ones(L, S, dtype=torch.bool).tril(S - L)) @ v
+
+
+def _unscaled(q, k, v, mask):
+    return _masked(q @ k.transpose(-1, -2), mask) @ v
+
+
+def _over_queries(q, k, v, mask):
+    scores = _scores(q, k).masked_fill(~mask, -torch.inf)
+    return scores.softmax(-2).nan_to_num(0.0) @ v
+
+
+def _explain(case, got, want):
+    bad = ~torch.isclose(got, want, rtol=1e-4, atol=1e-5)
+    if not bad.any():
+        return None
+    b, h, query, channel = bad.nonzero()[0].tolist()
+    seen = keys_in_words(case["mask"][b, 0, query])
+    return (
+        f"In batch {b}, head {h}, query {query} may see {seen}. Channel {channel} of its result should be "
+        f"{want[b, h, query, channel].item():.4g}; it is {got[b, h, query, channel].item():.4g}."
+    )
+
+
+MASKED_ATTENTION = Exercise(
+    name="masked_attention",
+    lesson=2,
+    title="Attention under a mask",
+    minutes=15,
+    difficulty=2,
+    why="The softmax shares out a whole 1 among whatever it is shown. The mask has to decide what that is, "
+    "also for a query that is shown nothing.",
+    signature="masked_attention(q, k, v, mask)",
+    reference=_attention,
+    cases=_cases,
+    explain=_explain,
+    axes={
+        "q": "batch head query channel",
+        "k": "batch head key channel",
+        "v": "batch head key channel",
+        "mask": "batch all-heads query key",
+        "return": "batch head query channel",
+    },
+    misconceptions=(
+        Misconception(
+            "a query that may see nothing gives NaN",
+            _nan_rows,
+            "All else is right. The softmax of nothing but minus infinities is zero divided by zero, "
+            "and one NaN spreads to everybody in the next layer, for zero times NaN is NaN.",
+        ),
+        Misconception(
+            "a query that may see nothing takes the average of everything",
+            _large_negative,
+            "All else is right. A large negative number is a score like any other: in a row that has "
+            "no other scores it wins, everywhere alike.",
+        ),
+        Misconception(
+            "forbidden weights were struck out after the softmax",
+            _struck_after,
+            "The shares of a row no longer add up to 1, and what is left was divided by a sum that "
+            "has seen the forbidden keys.",
+        ),
+        Misconception(
+            "struck out after the softmax, then divided by what was left",
+            _divided_after,
+            "In a row that sees nothing this is zero divided by zero. It is also too late elsewhere: where "
+            "a forbidden score is far larger, the softmax has already rounded all allowed weights to zero.",
+        ),
+        Misconception(
+            "struck out after the softmax, divided by what was left, and NaN replaced",
+            _divided_after_and_mended,
+            "It is too late to mask: where a forbidden score is far larger, the softmax has already "
+            "rounded all allowed weights to zero, and a query that may see something sees nothing.",
+        ),
+        Misconception(
+            "forbidden scores were set to zero",
+            _zeroed_scores,
+            "Zero is a score like any other, and not a bad one: e to the 0 is 1. Forbidden keys still get "
+            "their share.",
+        ),
+        Misconception(
+            "the mask was read the wrong way round",
+            _wrong_way_round,
+            "True means: may attend. Here it is what was thrown away.",
+        ),
+        Misconception(
+            "a large number was added where nothing may be seen",
+            _wrong_sign,
+            "The sign is wrong: forbidden keys got the best scores of all.",
+        ),
+        Misconception(
+            "the mask was added to the scores as a number",
+            _added_as_a_number,
+            "As a number True is 1. Allowed keys got a little more; forbidden ones were not forbidden.",
+        ),
+        Misconception(
+            "the mask was not used",
+            _not_used,
+            "Every query sees every key here, padding and future included.",
+        ),
+        Misconception(
+            "a triangle of its own was used in place of the mask",
+            _own_triangle,
+            "The mask knows more than the triangle: empty slots, and keys that do not lie in order. "
+            "Attention should do what the mask says.",
+        ),
+        Misconception(
+            "the scores were not scaled",
+            _unscaled,
+            "The mask is right. A dot product of D random products spreads like the square root of D; "
+            "without the scale the softmax decides too soon.",
+        ),
+        Misconception(
+            "the softmax runs over the queries",
+            _over_queries,
+            "Each query shares out a 1 among its keys. Here each key was shared out among the queries.",
+        ),
+    ),
+    hints=(
+        "Start from attention without a mask: scores, softmax, values. The mask acts at one of the two "
+        "places between them, and you know which.",
+        "What score does a key need so that e to that score is zero exactly? `masked_fill` writes it; mind "
+        "where it writes: at True.",
+        "A row of nothing but such scores has no softmax. Which numbers should its weights be, and "
+        "how do you put them there without touching any other row?",
+    ),
+)
