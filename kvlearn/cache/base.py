@@ -14,6 +14,9 @@ This class keeps the positions, the lengths and the errors. A cache is then four
 
 A slot is a place for one token in each row. Padding takes a slot too, and has position -1. A step is one
 pass of the decoder over some new tokens: it writes every layer once, and the length moves with the last.
+
+Eager only: lengths are Python numbers and the errors look at positions, so a compiled step would be traced
+again at every length (meta-pytorch/torchtune#1663).
 """
 
 from abc import ABC, abstractmethod
