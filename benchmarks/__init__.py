@@ -1,0 +1,1 @@
+"""Side-by-side measurements on this machine: `python3 dev.py bench`."""
