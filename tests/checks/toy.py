@@ -3,7 +3,7 @@
 import torch
 
 from kvlearn.checks.draw import randn
-from kvlearn.checks.engine import Case, Exercise, Misconception
+from kvlearn.checks.engine import Case, Exercise, Misconception, judge
 
 
 def right(x, times):
@@ -44,3 +44,10 @@ DOUBLE = Exercise(
     ),
     hints=("First.", "Second."),
 )
+
+
+def message(answer, exercise=DOUBLE, seed=0):
+    """What a wrong answer is told."""
+    result = judge(exercise, answer, seed)
+    assert not result.passed
+    return result.message
