@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from kvlearn.generation import generate
 from kvlearn.measure.machine import synchronize
@@ -70,7 +71,7 @@ def read_bandwidth(
     """Bytes a second that this machine reads from memory, the way a decode step reads weights.
 
     The best of several reads of a tensor far larger than the last cache: its sum, its dot product with
-    itself, and matrix-vector products of two shapes. Threads: as torch is set.
+    itself, matrix-vector products of two shapes, and a linear layer on one row. Threads: as torch is set.
 
     Args:
         megabytes: size of the tensor (10^6 bytes); several times the last-level cache.
@@ -81,7 +82,7 @@ def read_bandwidth(
     columns = 2048
     rows = max(1, megabytes * 1_000_000 // (columns * dtype.itemsize))
     matrix = torch.ones(rows, columns, dtype=dtype, device=device)
-    reads = {name: _read(name, matrix) for name in ("sum", "dot", "tall", "wide")}
+    reads = {name: _read(name, matrix) for name in ("sum", "dot", "tall", "wide", "linear")}
     best = min(min(times) for times in interleaved(reads, repeats).values())
     return matrix.nbytes / best
 
@@ -95,4 +96,5 @@ def _read(name: str, matrix: Tensor) -> Callable[[], Tensor]:
         "dot": lambda: flat @ flat,
         "tall": lambda: matrix @ along,
         "wide": lambda: wide @ across,
+        "linear": lambda: linear(along[None], matrix),  # what a decode step of one row calls
     }[name]

@@ -43,6 +43,7 @@ def test_a_view_keeps_its_storage_alive():
         del part
         meter.mark()
     assert meter.lives == [4000, 0]
+    assert meter.peaks == [4000, 4000]  # the second step began with all of it alive
 
 
 def test_what_was_there_before_does_not_count():

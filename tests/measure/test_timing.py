@@ -79,6 +79,7 @@ def test_each_read_touches_every_element():
     assert timing._read("dot", matrix)().item() == 506
     assert timing._read("tall", matrix)().tolist() == [6, 22, 38]
     assert timing._read("wide", matrix)().sum().item() == 66
+    assert timing._read("linear", matrix)().tolist() == [[6, 22, 38]]
 
 
 def test_read_bandwidth_of_this_machine():
