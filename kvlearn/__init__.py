@@ -2,7 +2,7 @@
 
 from kvlearn.attention import attention, attention_weights, causal_mask, position_mask
 from kvlearn.cache import GrowingCache, KVCache, StaticCache
-from kvlearn.checks import CheckFailed, check, hint
+from kvlearn.checks import CheckFailed, Result, check, check_cache, hint
 from kvlearn.decoder import Decoder, DecoderConfig
 from kvlearn.generation import Generation, generate
 from kvlearn.rope import apply_rope
@@ -15,12 +15,14 @@ __all__ = [
     "Generation",
     "GrowingCache",
     "KVCache",
+    "Result",
     "StaticCache",
     "apply_rope",
     "attention",
     "attention_weights",
     "causal_mask",
     "check",
+    "check_cache",
     "generate",
     "hint",
     "load",

@@ -336,8 +336,8 @@ print("slots in your cache:", cache.length, "= prompt", len(prompt),
 # as it was. Yours stand on the same base class.
 
 # %%
-kvlearn.checks.check_cache(MyGrowingCache)
-kvlearn.checks.check_cache(MyStaticCache)
+kvlearn.check_cache(MyGrowingCache)
+kvlearn.check_cache(MyStaticCache)
 
 # %% [markdown]
 # **What you can do now.** Write a KV cache from nothing, say what it holds to

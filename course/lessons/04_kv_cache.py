@@ -269,9 +269,9 @@ runs = {"naive": naive_trace.steps, "cached": cached_trace.steps}
 figures.cache_frames(runs)
 
 # %% [markdown]
-# Look at the lower strip from left to right. Each position is *written*
-# once. But look also at how many are *read*: the whole column, at every
-# step. We come back to that.
+# Look at the lower strip from left to right. Each position is *new* once.
+# But look also at how many are *read*: the whole column, at every step. We
+# come back to that.
 #
 # Step through it yourself:
 
@@ -333,41 +333,48 @@ print("growing uses ", growing.used_bytes, "of", growing.allocated_bytes)
 # %% [markdown]
 # Used is the same, allocated is not: the price of preallocating is room
 # for tokens that may never come. (Lesson 09, on pages, gets rid of most of
-# it.) And what does the copy cost? A meter counts the bytes of all
-# storages that are alive while each step runs, and keeps the peak.
-
+# it.)
+#
+# And what does the copy cost? A meter counts the bytes of all storages that
+# are alive while a step runs, and keeps the peak. One layer is enough to
+# see it.
 
 # %%
-def peaks(make_cache, length=96):
-    step_k = torch.randn(1, config.num_kv_heads, 1, config.head_dim)
-    with measure.StorageMeter() as meter:
-        cache = make_cache(config)
-        for _ in range(length):
-            for layer in range(config.num_layers):
-                cache.update(layer, step_k, step_k)
+from dataclasses import replace
+
+one_layer = replace(config, num_layers=1)
+token_k = torch.randn(1, config.num_kv_heads, 1, config.head_dim)
+
+
+def peaks(make_cache, steps=64):
+    with measure.StorageMeter(torch.float32) as meter:
+        cache = make_cache(one_layer, dtype=torch.float32)
+        for _ in range(steps):
+            cache.update(0, token_k, token_k)
             meter.mark()
     return meter.peaks
 
 
+# %%
 memory = {
     "growing": peaks(kvlearn.GrowingCache),
-    "preallocated": peaks(
-        lambda c: kvlearn.StaticCache(c, max_length=96)),
+    "stored": [2 * token_k.nbytes * n for n in range(1, 65)],
+    "preallocated": peaks(lambda one_layer, dtype: kvlearn.StaticCache(
+        one_layer, max_length=64, dtype=dtype)),
 }
-
-# %%
 figures.show(
     figures.memory_timeline(memory),
-    caption="Peak of live bytes in each step, counted from the storages. "
-    "Growing stands above its own size by the one layer that is "
-    "being copied; preallocated is flat from the first step.",
+    caption="Peak of live bytes in each step, one layer, counted from the "
+    "storages. Growing needs half as much again as it stores: the old keys "
+    "are alive beside the new ones. Preallocated is flat from the start.",
 )
 
 # %% [markdown]
-# The peak is one layer's copy, and a model has many layers, so the bump is
-# small here. In a cache that holds all layers in one tensor it would be
-# the whole cache twice (huggingface/transformers#30536 tells of such a
-# doubling). The time for the copying is paid in either case.
+# A model copies one layer after another, so with many layers the peak is
+# higher by one layer's copy only. A cache that keeps all its layers in one
+# tensor and concatenates that would need the whole cache twice; transformers
+# had a case of two copies alive (huggingface/transformers#30536). The time
+# for the copying is paid in every case.
 #
 # ## A prompt in pieces
 #
@@ -515,8 +522,8 @@ tokens = [128, 1024, 2048, 4096, 8192]
 figures.show(
     figures.bars(
         {f"{n} tokens": {
-            "weights": weights / 1e6,
-            "cache": measure.kv_bytes(model, n) / 1e6} for n in tokens},
+            "weights": weights // 10**6,
+            "cache": measure.kv_bytes(model, n) // 10**6} for n in tokens},
         ylabel="megabytes read in one decode step"),
     caption="What one decode step reads, batch 1. The weights stay; the "
     "cache grows with the text.",
