@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import kvlearn
 from kvlearn import doctor as examination
@@ -36,7 +37,8 @@ def doctor() -> None:
     findings = list(examination.examine())
     table = Table("", "found", "", box=None, pad_edge=False)
     for finding in findings:
-        table.add_row(finding.subject, finding.found, finding.state, style=STYLES[finding.state])
+        found = Text(finding.found)  # as it is: a path may hold what rich takes for markup
+        table.add_row(finding.subject, found, finding.state, style=STYLES[finding.state])
     console = Console(highlight=False)
     console.print(table)
     for finding in findings:
