@@ -85,7 +85,7 @@ kvlearn.check("rms_norm", rms_norm)
 # **By hand.** `D` 4, `theta` 16, position 2, `x` (1, 1, 0, 0). The pairs are
 # coordinates (0, 2) and (1, 3), and both are the point (1, 0). Pair 0 turns
 # by 2 / 16⁰ = 2 radians and becomes (cos 2, sin 2) ≈ (−0.42, 0.91). Pair 1
-# turns by 2 / 16^½ = 0.5 radians and becomes (0.88, 0.48). Each goes back to
+# turns by 2 / √16 = 0.5 radians and becomes (0.88, 0.48). Each goes back to
 # where it came from: the result is about (−0.42, 0.88, 0.91, 0.48).
 #
 # One case is in bfloat16, with positions beyond 256. bfloat16 cannot tell 301

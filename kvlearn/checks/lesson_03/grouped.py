@@ -158,7 +158,7 @@ GROUPED_ATTENTION = Exercise(
             "the key/value heads were laid out 0 1 2 0 1 2 instead of 0 0 1 1 2 2",
             _tile,
             "Query head h then reads head h % num_kv_heads. The shapes are right and the model babbles: "
-            "the query heads that share keys are neighbours (axlearn PR #842).",
+            "the query heads that share keys are neighbours (apple/axlearn#842).",
         ),
         Misconception(
             "the keys go to the right query heads and the values do not",
@@ -226,7 +226,7 @@ GROUPED_ATTENTION = Exercise(
             "a query that may see nothing gives NaN",
             _nan_on_an_empty_row,
             "A softmax of nothing but minus infinity is 0 / 0. One such row of padding becomes a NaN key "
-            "in the next layer, and a weight of zero times NaN is NaN (pytorch#103749).",
+            "in the next layer, and a weight of zero times NaN is NaN (pytorch/pytorch#103749).",
         ),
         Misconception(
             "a query that may see nothing takes an even share of everything",

@@ -186,7 +186,7 @@ APPLY_ROPE = Exercise(
             "the positions were not used: counting began at 0",
             _from_zero,
             "Every text was taken to begin with this chunk. A token that arrives alone, as it will with a "
-            "cache, would always stand at position 0 (executorch PR #2010 mends that).",
+            "cache, would always stand at position 0 (pytorch/executorch#2010).",
         ),
         Misconception(
             "the first row's positions were used for all rows",
@@ -245,8 +245,8 @@ APPLY_ROPE = Exercise(
             "turned twice",
             _twice,
             "Every angle is double what it should be. It happens when keys are turned on their way into a "
-            "cache and again on their way out (shainet PR #110): each token seems to stand twice as far "
-            "away.",
+            "cache and again on their way out (NeuraLegion/shainet#110): each token seems to stand twice "
+            "as far away.",
         ),
         Misconception(
             "both halves got the minus sign",
