@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 from matplotlib.colors import LogNorm
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
 from kvlearn.figures.style import (
     CHANGES,
@@ -15,7 +15,6 @@ from kvlearn.figures.style import (
     PAPER,
     WEIGHTS,
     canvas,
-    every,
     finish,
     house_style,
     ink_on,
@@ -23,8 +22,7 @@ from kvlearn.figures.style import (
     token_labels,
 )
 
-LETTER = 0.085  # inches that a letter of a label takes
-MOST_TICKS = 24
+LETTER, LINE_HEIGHT = 0.085, 0.155  # inches that a letter of a label takes
 
 
 @house_style
@@ -147,7 +145,7 @@ def mask_compare(query_length: int, key_length: int, *, title=None):
 
 
 @house_style
-def tensor_diff(a, b, tokens=None, *, name="K", title=None):
+def tensor_diff(a, b, tokens=None, *, name="K", rounding=0.0, title=None):
     """What changed between two runs: the largest |a - b| of each layer (row) at each position (column).
 
     Args:
@@ -155,6 +153,7 @@ def tensor_diff(a, b, tokens=None, *, name="K", title=None):
             than the other, the ones that both have are compared.
         tokens: a label for each position that both have.
         name: what is compared, for the words.
+        rounding: a difference up to this is no change: sums in another order differ in the last digits.
         title: above the picture.
     """
     a, b = [to_numpy(layer) for layer in a], [to_numpy(layer) for layer in b]
@@ -167,10 +166,12 @@ def tensor_diff(a, b, tokens=None, *, name="K", title=None):
     for layer, (one, other) in enumerate(zip(a, b, strict=True)):
         difference = np.abs(one[..., :positions, :] - other[..., :positions, :])
         largest[layer] = difference.max(axis=-1).reshape(-1, positions).max(axis=0)
-    return _draw_differences(largest, token_labels(tokens, positions), name, title)
+    largest[largest <= rounding] = 0.0
+    exactly = "up to rounding" if rounding else "exactly"
+    return _draw_differences(largest, token_labels(tokens, positions), name, exactly, title)
 
 
-def _draw_differences(largest, labels, name, title):
+def _draw_differences(largest, labels, name, exactly, title):
     layers, positions = largest.shape
     cell = min(0.6, 9.0 / positions)
     picture, axes = canvas(max(4.0, cell * positions + 2.4), 0.42 * layers + _room(labels, cell) + 0.5)
@@ -181,7 +182,9 @@ def _draw_differences(largest, labels, name, title):
         norm = LogNorm(vmin=min(float(changed.min()), high / 10), vmax=high)
         image = ax.imshow(changed, cmap=CHANGES, norm=norm, aspect="auto")
         bar = picture.colorbar(image, ax=ax, shrink=0.9, pad=0.02)
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
+        ends = [norm.vmin, (norm.vmin * norm.vmax) ** 0.5, norm.vmax]  # the middle of a logarithmic scale
+        bar.set_ticks(ends, labels=[f"{value:.0e}" for value in ends])
+        bar.minorticks_off()
         bar.set_label("largest difference")
         bar.outline.set_visible(False)
     else:
@@ -198,9 +201,9 @@ def _draw_differences(largest, labels, name, title):
     rows = [str(layer) for layer in range(layers) if largest[layer].any()]
     return finish(
         picture,
-        f"0 means exactly equal. Coloured: {name} of this layer at this position is not what it was.",
+        f"0 means {exactly} equal. Coloured: {name} of this layer at this position is not what it was.",
         f"Table of the largest difference of {name}, {layers} layers by {positions} positions. "
-        + (f"Layers that changed: {', '.join(rows)}." if rows else "Every cell is exactly zero."),
+        + (f"Layers that changed: {', '.join(rows)}." if rows else f"Every cell is {exactly} zero."),
         title,
     )
 
@@ -229,17 +232,24 @@ def _room(labels, cell: float | None = None) -> float:
 
 
 def _turned(labels, cell: float) -> bool:
-    """Whether labels below columns of width `cell` must be turned to fit."""
-    stride = len(labels) / max(len(every(len(labels), MOST_TICKS)), 1)
-    return LETTER * max(map(len, labels), default=0) > 0.95 * cell * stride
+    """Whether labels below columns of width `cell` must be turned to fit; numbers are left out instead."""
+    numbers = all(label.isdigit() for label in labels)
+    return not numbers and LETTER * max(map(len, labels), default=0) > 0.95 * cell
+
+
+def _spread(labels, pitch: float, cell: float) -> list[int]:
+    """Which labels to write, so that they are `pitch` inches apart or more."""
+    return list(range(0, len(labels), max(1, math.ceil(pitch / cell))))
 
 
 def _matrix_axes(ax, rows, columns, cell, names=("query", "key"), left=True, bottom=True):
     """Label the rows and columns of a matrix of cells, `cell` inches wide, and draw thin lines between."""
-    ticks = every(len(rows), MOST_TICKS)
+    ticks = _spread(rows, LINE_HEIGHT, cell)
     ax.set_yticks(ticks, [rows[i] for i in ticks] if left else [""] * len(ticks))
-    ticks = every(len(columns), MOST_TICKS)
-    turned = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if _turned(columns, cell) else {}
+    turned, pitch = {}, LETTER * max(map(len, columns), default=0) + 0.04
+    if _turned(columns, cell):
+        turned, pitch = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"}, LINE_HEIGHT
+    ticks = _spread(columns, min(pitch, cell * len(columns)), cell)
     ax.set_xticks(ticks, [columns[i] for i in ticks] if bottom else [""] * len(ticks), **turned)
     ax.set_ylabel(names[0] if left else "")
     ax.set_xlabel(names[1] if bottom else "")
@@ -253,21 +263,16 @@ def _matrix_axes(ax, rows, columns, cell, names=("query", "key"), left=True, bot
 
 
 def _hatch(ax, mask):
-    if mask is None:
-        return
-    for row, column in np.argwhere(~_as_mask(mask)):
+    """Hatch the cells that the mask forbids, as one shape: a patch for each would take seconds to draw."""
+    forbidden = [] if mask is None else np.argwhere(~_as_mask(mask))
+    if len(forbidden):
+        corners = np.array([(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)]) - 0.5
+        codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+        vertices = (forbidden[:, None, ::-1] + corners).reshape(-1, 2)  # (row, column) -> (x, y)
+        cells = Path(vertices, codes * len(forbidden))
         ax.add_patch(
-            Rectangle(
-                (column - 0.5, row - 0.5),
-                1,
-                1,
-                facecolor=MASKED,
-                edgecolor="#B5B5B5",
-                hatch="////",
-                lw=0,
-                zorder=0.3,  # under the grid
-            )  # fmt: skip
-        )
+            PathPatch(cells, facecolor=MASKED, edgecolor="#B5B5B5", hatch="////", lw=0, zorder=0.3)
+        )  # zorder: under the grid
 
 
 def _write_numbers(ax, weights, top, mask):

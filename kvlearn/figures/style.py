@@ -13,7 +13,6 @@ import functools
 import html
 import io
 import itertools
-import math
 import re
 
 import matplotlib
@@ -232,8 +231,3 @@ def token_labels(tokens, count: int) -> list[str]:
     if len(tokens) != count:
         raise ValueError(f"There are {count} positions to label and {len(tokens)} tokens; give one for each.")
     return [token_label(token) for token in tokens]
-
-
-def every(count: int, most: int) -> list[int]:
-    """At most about `most` of the indices 0 to count - 1, evenly spread: where to put ticks."""
-    return list(range(0, count, max(1, math.ceil(count / most))))

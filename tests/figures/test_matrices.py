@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.patches import Rectangle
 
 from kvlearn.attention import causal_mask
 from kvlearn.figures import attention_map, mask_compare, mask_map, tensor_diff
@@ -16,8 +15,9 @@ def drawn(ax):
 
 def hatched(ax):
     """The (row, column) of each hatched cell."""
-    cells = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_hatch()]
-    return {(round(cell.get_y() + 0.5), round(cell.get_x() + 0.5)) for cell in cells}
+    shapes = [patch.get_path().vertices for patch in ax.patches if patch.get_hatch()]
+    cells = np.concatenate([shape.reshape(-1, 5, 2) for shape in shapes]) if shapes else np.empty((0, 5, 2))
+    return {(round(cell[:4, 1].mean()), round(cell[:4, 0].mean())) for cell in cells}
 
 
 def labels(ticks):
@@ -55,6 +55,15 @@ def test_fewer_queries_than_keys_are_the_last_tokens():
     ax = attention_map(weights(1, 2, 5), list("abcde")).axes[0]
     assert labels(ax.get_yticklabels()) == ["d", "e"]
     assert labels(ax.get_xticklabels()) == list("abcde")
+
+
+def test_labels_are_left_out_before_they_overlap():
+    """Would catch forty labels written over one another, which nobody can read."""
+    ax = attention_map(weights(4, 40, 40)).axes[0]
+    rows = ax.get_yticks()
+    assert 8 <= len(rows) <= 20 and rows[0] == 0
+    assert all(text == str(int(row)) for text, row in zip(labels(ax.get_yticklabels()), rows, strict=True))
+    assert len(attention_map(weights(1, 2, 9)).axes[0].get_xticks()) == 9
 
 
 def test_masked_cells_are_hatched():
@@ -121,6 +130,18 @@ def test_tensor_diff_shows_the_largest_difference_and_exact_zeros():
     words = {text.get_position(): text.get_text() for text in picture.axes[0].texts}
     assert words.pop((2, 1)) == "1e-09" and set(words.values()) == {"0"} and len(words) == 7
     assert "Layers that changed: 1." in picture.alt
+
+
+def test_tensor_diff_takes_rounding_for_no_change():
+    """Would catch a picture in which a float's last digits look like a change, or a change like rounding."""
+    a = torch.zeros(2, 3, 4)
+    b = a.clone()
+    b[0, 1, 0], b[1, 2, 0] = 1e-7, 1e-5
+    picture = tensor_diff(a, b, rounding=1e-6)
+    grid = picture.axes[0].images[0].get_array()
+    assert np.ma.count(grid) == 1 and abs(grid[1, 2] - 1e-5) < 1e-9
+    assert picture.caption.startswith("0 means up to rounding equal.")
+    assert "up to rounding zero" in tensor_diff(a, a, rounding=1e-6).alt
 
 
 def test_tensor_diff_compares_the_positions_that_both_have():
