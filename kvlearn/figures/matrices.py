@@ -4,13 +4,10 @@ import math
 
 import numpy as np
 from matplotlib.colors import LogNorm
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path
 
+from kvlearn.figures.grid import as_mask, hatch_masked, matrix_axes, room
 from kvlearn.figures.style import (
     CHANGES,
-    LINE,
-    MASKED,
     MUTED,
     PAPER,
     WEIGHTS,
@@ -21,8 +18,6 @@ from kvlearn.figures.style import (
     to_numpy,
     token_labels,
 )
-
-LETTER, LINE_HEIGHT = 0.085, 0.155  # inches that a letter of a label takes
 
 
 @house_style
@@ -53,8 +48,8 @@ def attention_map(weights, tokens=None, *, key_tokens=None, mask=None, heads=Non
     rows = math.ceil(count / columns)
     cell = min({1: 0.6, 2: 0.5}.get(columns, 0.4), 5.2 / max(keys, queries), 8.2 / columns / keys)
     picture, axes = canvas(
-        columns * (keys * cell + 0.2) + _room(query_labels) + 1.2,
-        rows * (max(queries * cell, 0.8) + (0.45 if count > 1 else 0)) + _room(key_labels, cell) + 0.5,
+        columns * (keys * cell + 0.2) + room(query_labels) + 1.2,
+        rows * (max(queries * cell, 0.8) + (0.45 if count > 1 else 0)) + room(key_labels, cell) + 0.5,
         rows,
         columns,
     )
@@ -64,11 +59,11 @@ def attention_map(weights, tokens=None, *, key_tokens=None, mask=None, heads=Non
             ax.set_visible(False)
             continue
         image = ax.imshow(weights[index], cmap=WEIGHTS, vmin=0, vmax=max(top, 1e-9), aspect="equal")
-        _hatch(ax, mask)
+        hatch_masked(ax, mask)
         if queries * keys <= 64 and count == 1:
             _write_numbers(ax, weights[index], top, mask)
         last_row = index + columns >= count
-        _matrix_axes(ax, query_labels, key_labels, cell, left=index % columns == 0, bottom=last_row)
+        matrix_axes(ax, query_labels, key_labels, cell, left=index % columns == 0, bottom=last_row)
         if count > 1:
             ax.set_title(heads[index], fontsize=10.5)
     bar = picture.colorbar(image, ax=axes, shrink=0.8 if rows * queries > 3 else 1.0, pad=0.02, aspect=22)
@@ -94,7 +89,7 @@ def mask_map(mask, query_labels=None, key_labels=None, *, title=None):
         key_labels: S labels.
         title: above the picture.
     """
-    mask = _as_mask(mask)
+    mask = as_mask(mask)
     queries, keys = mask.shape
     if query_labels is None and key_labels is None:
         query_labels = [
@@ -174,7 +169,7 @@ def tensor_diff(a, b, tokens=None, *, name="K", rounding=0.0, title=None):
 def _draw_differences(largest, labels, name, exactly, title):
     layers, positions = largest.shape
     cell = min(0.6, 9.0 / positions)
-    picture, axes = canvas(max(4.0, cell * positions + 2.4), 0.42 * layers + _room(labels, cell) + 0.5)
+    picture, axes = canvas(max(4.0, cell * positions + 2.4), 0.42 * layers + room(labels, cell) + 0.5)
     ax = axes[0, 0]
     changed = np.ma.masked_equal(largest, 0.0)
     if changed.count():
@@ -197,7 +192,7 @@ def _draw_differences(largest, labels, name, exactly, title):
             elif value and positions * layers <= 120:
                 ax.text(position, layer, f"{value:.0e}", ha="center", va="center", fontsize=7.5,
                         color=ink_on(CHANGES(norm(value))))  # fmt: skip
-    _matrix_axes(ax, [f"layer {layer}" for layer in range(layers)], labels, cell, ("", "position"))
+    matrix_axes(ax, [f"layer {layer}" for layer in range(layers)], labels, cell, ("", "position"))
     rows = [str(layer) for layer in range(layers) if largest[layer].any()]
     return finish(
         picture,
@@ -208,75 +203,14 @@ def _draw_differences(largest, labels, name, exactly, title):
     )
 
 
-def _as_mask(mask):
-    mask = to_numpy(mask)
-    while mask.ndim > 2 and mask.shape[0] == 1:
-        mask = mask[0]
-    if mask.ndim != 2 or mask.dtype != bool:
-        raise ValueError(
-            f"A mask to draw is booleans (L, S), True = may attend; got {mask.dtype} of shape {mask.shape}."
-        )
-    return mask
-
-
 def _axis_labels(tokens, key_tokens, queries: int, keys: int):
     if key_tokens is None and tokens is not None and len(tokens) == keys:
         return token_labels(tokens, keys)[keys - queries :], token_labels(tokens, keys)
     return token_labels(tokens, queries), token_labels(key_tokens, keys)
 
 
-def _room(labels, cell: float | None = None) -> float:
-    """Inches that labels take beside the rows, or below columns of width `cell`."""
-    longest = LETTER * max(map(len, labels), default=0)
-    return longest + 0.35 if cell is None or _turned(labels, cell) else 0.45
-
-
-def _turned(labels, cell: float) -> bool:
-    """Whether labels below columns of width `cell` must be turned to fit; numbers are left out instead."""
-    numbers = all(label.isdigit() for label in labels)
-    return not numbers and LETTER * max(map(len, labels), default=0) > 0.95 * cell
-
-
-def _spread(labels, pitch: float, cell: float) -> list[int]:
-    """Which labels to write, so that they are `pitch` inches apart or more."""
-    return list(range(0, len(labels), max(1, math.ceil(pitch / cell))))
-
-
-def _matrix_axes(ax, rows, columns, cell, names=("query", "key"), left=True, bottom=True):
-    """Label the rows and columns of a matrix of cells, `cell` inches wide, and draw thin lines between."""
-    ticks = _spread(rows, LINE_HEIGHT, cell)
-    ax.set_yticks(ticks, [rows[i] for i in ticks] if left else [""] * len(ticks))
-    turned, pitch = {}, LETTER * max(map(len, columns), default=0) + 0.04
-    if _turned(columns, cell):
-        turned, pitch = {"rotation": 55, "ha": "right", "rotation_mode": "anchor"}, LINE_HEIGHT
-    ticks = _spread(columns, min(pitch, cell * len(columns)), cell)
-    ax.set_xticks(ticks, [columns[i] for i in ticks] if bottom else [""] * len(ticks), **turned)
-    ax.set_ylabel(names[0] if left else "")
-    ax.set_xlabel(names[1] if bottom else "")
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    if len(rows) * len(columns) <= 1200:
-        ax.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
-        ax.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
-        ax.grid(which="minor", color=LINE, linewidth=0.7)
-        ax.tick_params(which="minor", length=0)
-
-
-def _hatch(ax, mask):
-    """Hatch the cells that the mask forbids, as one shape: a patch for each would take seconds to draw."""
-    forbidden = [] if mask is None else np.argwhere(~_as_mask(mask))
-    if len(forbidden):
-        corners = np.array([(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)]) - 0.5
-        codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-        vertices = (forbidden[:, None, ::-1] + corners).reshape(-1, 2)  # (row, column) -> (x, y)
-        cells = Path(vertices, codes * len(forbidden))
-        ax.add_patch(
-            PathPatch(cells, facecolor=MASKED, edgecolor="#B5B5B5", hatch="////", lw=0, zorder=0.3)
-        )  # zorder: under the grid
-
-
 def _write_numbers(ax, weights, top, mask):
-    seen = np.ones(weights.shape, dtype=bool) if mask is None else _as_mask(mask)
+    seen = np.ones(weights.shape, dtype=bool) if mask is None else as_mask(mask)
     for row, column in np.argwhere(seen):
         value = weights[row, column]
         ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9,
@@ -290,14 +224,14 @@ def _mask_cell(queries: int, keys: int) -> float:
 def _mask_canvas(count: int, query_labels, key_labels):
     queries, keys = len(query_labels), len(key_labels)
     cell = _mask_cell(queries, keys)
-    width = count * (max(keys * cell, 2.4) + _room(query_labels) + 0.3)
-    return canvas(width, queries * cell + _room(key_labels, cell) + 0.6 + 0.3 * (count > 1), 1, count)
+    width = count * (max(keys * cell, 2.4) + room(query_labels) + 0.3)
+    return canvas(width, queries * cell + room(key_labels, cell) + 0.6 + 0.3 * (count > 1), 1, count)
 
 
 def _draw_mask(ax, mask, query_labels, key_labels):
     ax.imshow(np.where(mask, 1.0, 0.0), cmap=WEIGHTS, vmin=0, vmax=1.45, aspect="equal")
-    _hatch(ax, mask)
-    _matrix_axes(ax, query_labels, key_labels, _mask_cell(*mask.shape))
+    hatch_masked(ax, mask)
+    matrix_axes(ax, query_labels, key_labels, _mask_cell(*mask.shape))
     if mask.size <= 400:
         rows, columns = np.nonzero(mask)
         ax.plot(columns, rows, "o", color=PAPER, markersize=3.5)
