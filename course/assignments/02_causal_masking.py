@@ -180,8 +180,8 @@ def keys_and_values(decoder, tokens):
 # | layer 0 | 0.2, 0.7 | 0.2, 0.7, 0.1 |
 # | layer 1 | 0.4, 0.9 | 0.4, 0.6, 0.3 |
 #
-# The answer is `[1]`, whatever V says about layer 1. About layer 0 it is too
-# early to speak: what do you still have to look at?
+# If V stays as it was in both layers, the answer is `[1]`. If V of layer 0
+# moves, it is `[0, 1]`, whatever its K does.
 
 
 # %% answer="changed_layers"

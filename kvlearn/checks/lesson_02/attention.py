@@ -33,7 +33,7 @@ def _cases(generator):
         # q and k are (B, H, L, D) and (B, H, S, D)
         ((2, 3, 4, 5, 6), torch.float32, 2.0, _seen(padded[:, 1:], padded), "left padding"),
         ((3, 2, 1, 7, 4), torch.float32, 2.0, _seen(one.amax(1, keepdim=True), one), "one query"),
-        ((1, 2, 3, 6, 5), torch.float64, 2.0, _any_mask(generator, 3, 6), "any mask, in float64"),
+        ((1, 2, 3, 6, 5), torch.float64, 2.0, _any_mask(generator, 3, 6), "any mask in float64"),
         ((1, 3, 4, 5, 2), torch.float32, 60.0, _any_mask(generator, 4, 5), "large scores"),
     ]
     cases = []

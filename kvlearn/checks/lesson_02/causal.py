@@ -31,7 +31,7 @@ def causal(query_length, key_length):
 
 
 def _causal_cases(generator):
-    sizes = [(4, 4, "square"), (2, 5, "2 queries, 5 keys"), (1, 8, "one query"), (3, 7, "3 queries, 7 keys")]
+    sizes = [(4, 4, "square"), (2, 5, "2 queries over 5 keys"), (1, 8, "one query"), (3, 7, "3 over 7")]
     return [
         Case({"query_length": L, "key_length": S}, label, "query key" if L == S else "")
         for L, S, label in sizes
@@ -98,7 +98,7 @@ CAUSAL_MASK = Exercise(
     minutes=10,
     difficulty=1,
     why="Once there is a cache, the queries are fewer than the keys, and the ready-made triangle sits in "
-    "the wrong corner. This is the most frequent mistake in code that adds a cache to a model.",
+    "the wrong corner: a mistake that code with a cache makes again and again.",
     signature="causal_mask(query_length, key_length)",
     reference=causal,
     cases=_causal_cases,

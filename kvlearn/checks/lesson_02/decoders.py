@@ -83,12 +83,12 @@ def draw_cases(generator):
     decoders = [
         (_decoder(generator, 3, attention), "causal"),
         (_decoder(generator, 3, without_mask), "no mask"),
-        (_losing_the_mask(generator), "no mask from layer 1 on"),
+        (_losing_the_mask(generator), "mask lost in layer 1"),
         (_decoder(generator, 2, peeking), "one token ahead"),
-        (_decoder(generator, 2, first_sees_all), "the first token sees all"),
-        (_half_blind(generator), "no mask, some projections zero"),
-        (_unmixed(generator), "causal, some projections zero"),
-        (_decoder(generator, 2, rounding), "causal, with rounding"),
+        (_decoder(generator, 2, first_sees_all), "first token sees all"),
+        (_half_blind(generator), "no mask and zero projections"),
+        (_unmixed(generator), "causal with zero projections"),
+        (_decoder(generator, 2, rounding), "causal with rounding"),
     ]
     cases = []
     for decoder, label in decoders:

@@ -23,7 +23,7 @@ def _position_cases(generator):
     chunk = torch.tensor([[5, 6], [0, 1], [7, 8], [-1, 0], [3, 4]])
     cases = [
         (padded[:, 1:], padded, "left padding"),
-        (torch.tensor([[8], [2], [3]]), torch.tensor(ring), "one query, keys in any order"),
+        (torch.tensor([[8], [2], [3]]), torch.tensor(ring), "keys in any order"),
         (chunk, shuffled, "rows at different places"),
     ]
     return [Case({"query_positions": q, "key_positions": k}, label) for q, k, label in cases]
