@@ -314,7 +314,7 @@ def test_24_every_tensor_is_made_where_the_others_are(kind):
 
 def test_43_lengths_are_python_numbers_and_said_to_be():
     """meta-pytorch/torchtune#1663, huggingface/transformers#37908: a length that is a Python number is a
-    guard under torch.compile, which compiles again at every step. Here it is one: eager only, as documented."""
+    guard under torch.compile, which compiles again at every step. Here it is one: eager only, and said."""
     cache = GrowingCache(tiny_config())
     cache.update(0, torch.ones(1, 2, 3, 10), torch.ones(1, 2, 3, 10))
     assert type(cache.length) is int and type(cache.used_bytes) is int

@@ -90,6 +90,14 @@ def test_apply_rope_returns_a_new_tensor():
     assert turned.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
 
 
+def test_angles_are_made_where_the_positions_are():
+    """pytorch/executorch#19174: a table on the default device, beside positions on another."""
+    with torch.device("meta"):
+        angles = rotary_angles(POSITIONS, 6, 123.0)
+    assert angles.device.type == "cpu"
+    assert rotary_angles(POSITIONS.to("meta"), 6, 123.0).device.type == "meta"
+
+
 @pytest.mark.parametrize(
     "shape, positions, words",
     [

@@ -19,7 +19,7 @@ def broken(*words):
 # What is stored, and what comes back ---------------------------------------------------------------
 
 
-@broken(EVERYTHING, "has 1 slots, and key_positions(0) describes 4. 4 were given")
+@broken(EVERYTHING, "is 1, and key_positions(0) describes 4 slots. 4 were given")
 class FirstChunkNotStored(GrowingCache):
     """An empty cache hands the prompt back and does not keep it."""
 
@@ -29,14 +29,14 @@ class FirstChunkNotStored(GrowingCache):
         return super()._append(layer, k, v)
 
 
-@broken(EVERYTHING, "has 2 slots, and key_positions(0) describes 3")
+@broken(EVERYTHING, "is 2, and key_positions(0) describes 3 slots")
 class FirstTokenNotStored(GrowingCache):
     def _append(self, layer, k, v):
         start = 1 if self.length == 0 else 0
         return super()._append(layer, k[:, :, start:], v[:, :, start:])
 
 
-@broken(EVERYTHING, "has 40 slots, and 3 have been written")
+@broken(EVERYTHING, "is 40, and 3 slots have been written")
 class ReturnsTheWholeCapacity(StaticCache):
     def _append(self, layer, k, v):
         super()._append(layer, k, v)
@@ -58,7 +58,7 @@ class KeysAndValuesSwapped(GrowingCache):
         return super()._append(layer, v, k)
 
 
-@broken(EVERYTHING, "layer 1 has 6 slots, and 3 have been written")
+@broken(EVERYTHING, "layer 1 is 6, and 3 slots have been written")
 class OneListForAllLayers(GrowingCache):
     def _append(self, layer, k, v):
         return super()._append(0, k, v)
@@ -123,7 +123,7 @@ class KeepsTheGivenTensors(GrowingCache):
         return super()._append(layer, k, v)
 
 
-@broken("Two caches share nothing", "has 10 slots, and 3 have been written")
+@broken("Two caches share nothing", "is 10, and 3 slots have been written")
 class OnClassLevel(GrowingCache):
     """The lists belong to the class, so that a second cache finds the first one's tokens."""
 
@@ -181,7 +181,7 @@ class RaisesItsOwnError(GrowingCache):
         return self.nowhere[layer]
 
 
-@broken("has no key_positions and no used_bytes")
+@broken("every member of the contract", "It has no key_positions and no used_bytes.")
 class LacksMembers:
     """From scratch, and not finished."""
 

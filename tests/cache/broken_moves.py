@@ -83,7 +83,7 @@ class AcceptsAnyPosition(GrowingCache):
 # Going back, other rows, starting again --------------------------------------------------------------
 
 
-@broken("keeps the first slots", "has 6 slots, and 5 have been written")
+@broken("keeps the first slots", "is 6, and 5 slots have been written")
 class TruncateKeepsOneTooMany(GrowingCache):
     def _truncate(self, layer, length):
         super()._truncate(layer, length + 1)

@@ -63,7 +63,7 @@ def test_every_rule_rejects_something(rule):
         (StaticCache(CONFIG), "takes the class: check_cache(MyCache)"),
         (lambda: None, "calls <lambda>(config, batch_size=3), and its parameters are ()"),
         (lambda config, **named: named["room"], "KeyError: 'room'"),
-        (lambda config, batch_size: None, "NoneType has no update and no key_positions"),
+        (lambda config, batch_size: None, "It has no update and no key_positions"),
     ],
 )
 def test_what_is_no_cache_is_said(given, words):

@@ -131,12 +131,14 @@ def _check_kinds(ledger: Ledger, layer: int, result, positions) -> None:
             )
         if got.shape[2] > ledger.length:
             raise Broken(
-                f"{side} of layer {layer} has {got.shape[2]} slots, and {ledger.length} have been written. "
-                "Only written slots are returned, each once."
+                f"The length of {side} in layer {layer} is {got.shape[2]}, and {ledger.length} slots have "
+                "been written. Only written slots are returned, each once."
             )
     length = result[0].shape[2]
     if result[1].shape[2] != length:
-        raise Broken(f"K has {length} slots and V has {result[1].shape[2]}; each key has its value.")
+        raise Broken(
+            f"The length of K is {length} and that of V is {result[1].shape[2]}; each key has its value."
+        )
     if not isinstance(positions, Tensor) or positions.ndim != 2 or len(positions) != ledger.batch_size:
         raise Broken(
             f"key_positions({layer}) is a tensor of shape (batch, slots) = "
@@ -144,8 +146,8 @@ def _check_kinds(ledger: Ledger, layer: int, result, positions) -> None:
         )
     if positions.shape[1] != length:
         raise Broken(
-            f"K of layer {layer} has {length} slots, and key_positions({layer}) describes "
-            f"{positions.shape[1]}. {ledger.length} were given to this layer."
+            f"The length of K in layer {layer} is {length}, and key_positions({layer}) describes "
+            f"{positions.shape[1]} slots. {ledger.length} were given to this layer."
         )
 
 

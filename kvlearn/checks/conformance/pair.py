@@ -41,7 +41,7 @@ class Pair:
         self.cache = cache = make_cache(CONFIG, batch_size=batch_size, **options)
         missing = [name for name in MEMBERS if not hasattr(cache, name)]
         if missing:
-            raise Broken(f"{type(cache).__name__} has no {' and no '.join(missing)}.")
+            raise Broken(f"It has no {' and no '.join(missing)}.")
         self.window, self.exact = getattr(cache, "window", None), getattr(cache, "exact", True)
         # A partial or a function may have chosen the dtype; a class has torch's default.
         chosen = None if isinstance(make_cache, type) else getattr(cache, "dtype", None)

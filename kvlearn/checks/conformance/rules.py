@@ -13,6 +13,11 @@ from kvlearn.checks.conformance.pair import CONFIG, LAYERS, ROWS, THREE, UNEVEN
 from kvlearn.checks.conformance.refusals import REFUSALS
 
 
+def members(new):
+    """A cache has every member of the contract."""
+    new()  # a Pair looks at them before it does anything
+
+
 def heads(new):
     """key_shape and value_shape are (kv heads, head_dim): only key/value heads are kept."""
     cache = new().cache
@@ -232,6 +237,7 @@ def byte_counts(new):
 
 
 RULES = (
+    members,
     heads,
     empty,
     everything_comes_back,
