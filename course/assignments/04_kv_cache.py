@@ -10,7 +10,7 @@
 # | `B` | rows in the batch |
 # | `Hkv` | key/value heads |
 # | `L` | new tokens of this step |
-# | `S` | stored tokens |
+# | `S` | tokens that are looked at: the stored ones and the new ones |
 # | `D` | numbers in one head's vector (head_dim) |
 
 # %%
@@ -31,7 +31,7 @@ from kvlearn import measure
 #
 # | method | what it does |
 # |---|---|
-# | `_start(batch_size)` | makes the cache empty; called when it is made and when it is reset |
+# | `_start(batch_size)` | makes the cache empty, for so many rows; called when it is made, reset, or given another number of rows |
 # | `_append(layer, k, v)` | stores copies; returns the layer's keys and values, all of them, in the order they came |
 # | `_truncate(layer, length)` | keeps the layer's first `length` slots |
 # | `_tensors()` | a list of the tensors that hold the stored slots |
@@ -43,8 +43,12 @@ from kvlearn import measure
 # call returns a, b; the second a, b, c. Layer 1 has its own three. After
 # `truncate(1)` and a new key d the call returns a, d.
 #
-# Two traps: the very first call finds nothing stored; and the tensors that
-# you are given belong to the model, which may write to them later.
+# Three traps. The very first call finds nothing stored, and going back or
+# counting bytes may find nothing either. The tensors that you are given
+# belong to the model, which may write to them later. And `length`,
+# `positions` and `batch_size` are the base class's own: use other names.
+#
+# The lesson's cache kept a list of chunks. Keep one tensor a layer instead.
 
 
 # %% answer="growing_cache"
@@ -188,12 +192,14 @@ kvlearn.check("cached_decode", cached_decode)
 # *15 minutes · difficulty 3 of 3*
 #
 # Here are the queries, keys and values of a whole prompt, `(B, H, L, D)`
-# each. Compute the causal attention of all tokens in pieces of at most
-# `chunk` queries, first tokens first, as an engine does that must not let
-# one long prompt hold up everybody else.
+# each, `H` heads and `L` the whole prompt. Compute the causal attention of
+# all tokens in pieces of at most `chunk` queries, first tokens first. Give
+# back the results of all tokens, in their order, as one tensor. (This is
+# how an engine keeps one long prompt from holding up everybody else.)
 #
 # You are given `attend(q, k, v, mask)`; the mask is boolean, `(queries,
-# keys)`, True = may attend. Each call gets the chunk's queries, and the keys
+# keys)`, True = may attend. You may use `kvlearn.causal_mask` or a mask of
+# your own. Each call gets the chunk's queries, and the keys
 # and values that exist by then: all up to the chunk's end.
 #
 # **By hand.** 5 tokens in chunks of 3: two calls. The first has 3 queries
@@ -245,15 +251,17 @@ kvlearn.check("apply_rope", apply_rope)
 
 # %% paste="grouped_attention"
 def grouped_attention(q, k, v, mask=None):
-    """(B, Hq, L, D), (B, Hkv, S, D) twice, (B, 1, L, S) booleans"""
+    """(B, Hq, L, D), 2 x (B, Hkv, S, D) -> (B, Hq, L, D)"""
     ### BEGIN SOLUTION
     group_size = q.shape[1] // k.shape[1]
-    k = k.repeat_interleave(group_size, dim=1)
+    k = k.repeat_interleave(group_size, dim=1)  # (B, Hq, S, D)
     v = v.repeat_interleave(group_size, dim=1)
     scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return torch.softmax(scores, dim=-1) @ v
+    if mask is None:
+        return torch.softmax(scores, dim=-1) @ v
+    scores = scores.masked_fill(~mask, float("-inf"))
+    weights = torch.softmax(scores, dim=-1).masked_fill(~mask, 0.0)
+    return weights @ v
     ### END SOLUTION
 
 
@@ -273,7 +281,8 @@ kvlearn.check("grouped_attention", grouped_attention)
 # - `kvlearn.generate(model, prompt, max_new_tokens, cache=..., eos_ids=...)`
 #   continues it greedily, and its result has `.tokens`, one list a prompt;
 # - `tokenizer.eos_ids` are the ids that end an answer;
-# - the cache is one of your two, with the model's `dtype` and `device`.
+# - the cache is one of your two, with the model's `dtype` and `device`. A
+#   preallocated one needs room for the prompt and the answer.
 #
 # Return the new token ids and the cache. The check uses a small random
 # model in the place of the real one, so that it takes no time.
@@ -303,9 +312,13 @@ kvlearn.check("your_own_llm", your_own_llm)
 # %% [markdown]
 # ## The real model, on your code
 #
-# Now the 135 million weights of SmolLM2. Nothing below is the library's but
-# the matrices and the loop: what a token sees, where it stands and what is
-# remembered is yours.
+# Now the 135 million weights of SmolLM2. The library brings the matrices,
+# the norms, the mask and the loop. How a token attends, how it is turned by
+# its place, and what is remembered is yours.
+#
+# If your machine has a GPU, the model runs on it, and what your functions
+# make must be made there too: `torch.arange(n, device=x.device)`. The
+# checks ran on the CPU and could not notice.
 
 
 # %%
@@ -333,7 +346,8 @@ print("slots in your cache:", cache.length, "= prompt", len(prompt),
 # %% [markdown]
 # One more thing. `check_cache` is the suite that every cache of the library
 # has to pass: rolling back, reordering a batch, errors that leave everything
-# as it was. Yours stand on the same base class.
+# as it was. Your two stand on the same base class, so they should pass as
+# well.
 
 # %%
 kvlearn.check_cache(MyGrowingCache)

@@ -13,7 +13,7 @@
 # | `B` | texts side by side (batch) |
 # | `Hq`, `Hkv` | query heads, key/value heads |
 # | `L` | new tokens in this step: the queries |
-# | `S` | stored tokens: the keys and values |
+# | `S` | tokens that are looked at: the stored ones and the new ones |
 # | `D` | numbers in one head (head_dim) |
 
 # %%
@@ -43,6 +43,10 @@ everything = torch.softmax(scores, dim=-1) @ v
 print("all four outputs", tuple(everything.shape))
 
 # %% [markdown]
+# Lesson 03 said that the next layer needs the outputs of *all* positions. It
+# does, to make their keys and values. Those it has made already, at earlier
+# steps, and they are final. So in every layer the new token's row is enough.
+#
 # The next word is read off the last row alone. Which rows of q, k and v
 # went into that row? Its own query, and **all** the keys and values. Let us
 # compute it from these only.
@@ -133,29 +137,32 @@ for t in (2, 3):
 # %%
 class MyCache(kvlearn.KVCache):
     def _start(self, batch_size):
-        self.k = [None] * self.num_layers
-        self.v = [None] * self.num_layers
+        self.chunks = [[] for _ in range(self.num_layers)]
 
     def _append(self, layer, k, v):
-        if self.k[layer] is None:
-            self.k[layer], self.v[layer] = k.clone(), v.clone()
-        else:  # (B, Hkv, S, D): the tokens are axis 2
-            self.k[layer] = torch.cat((self.k[layer], k), dim=2)
-            self.v[layer] = torch.cat((self.v[layer], v), dim=2)
-        return self.k[layer], self.v[layer]
+        self.chunks[layer].append((k.clone(), v.clone()))
+        return self.joined(layer)
+
+    def joined(self, layer):  # (B, Hkv, S, D): the tokens are axis 2
+        return tuple(torch.cat(part, dim=2)
+                     for part in zip(*self.chunks[layer]))
 
     def _truncate(self, layer, length):
-        if self.k[layer] is not None:
-            self.k[layer] = self.k[layer][:, :, :length].clone()
-            self.v[layer] = self.v[layer][:, :, :length].clone()
+        if self.chunks[layer]:
+            k, v = self.joined(layer)
+            self.chunks[layer] = [(k[:, :, :length], v[:, :, :length])]
 
     def _tensors(self):
-        return [t for t in self.k + self.v if t is not None]
+        return [t for layer in self.chunks for pair in layer for t in pair]
 
 
 # %% [markdown]
-# `_start` makes an empty cache, `_append` is the cache, `_truncate` is for
-# going back and `_tensors` for counting bytes. Now let the
+# `_start` makes an empty cache, `_append` is the cache itself: it keeps each
+# chunk as it came and joins them when attention asks. Each is a copy
+# (`clone`), because what the model handed over is the model's and may be
+# written over. `_truncate` is for going back, `_tensors` for counting bytes.
+#
+# Now let the
 # real model generate with it. Naive and cached differ by one argument.
 
 # %%
@@ -167,9 +174,9 @@ print(tokenizer.decode(prompt + mine.tokens[0]))
 print("the same tokens:", mine.tokens == naive.tokens)
 
 # %% [markdown]
-# The text is the same, token by token. That is what "exact" means: a
-# KV cache is not an approximation. It changes when a number is computed,
-# never which number.
+# The text is the same, token by token. A KV cache is not an approximation:
+# it changes when a number is computed and not which number, up to the
+# rounding that the section "How equal is equal?" looks at.
 #
 # The library's version is `GrowingCache`.
 
@@ -181,7 +188,8 @@ print(f"slots in the cache: {growing.length}, in {config.num_layers}"
       f" layers, of {config.num_kv_heads} heads x {config.head_dim}")
 
 # %% [markdown]
-# Count the slots: they are one fewer than prompt and new tokens together.
+# A **slot** is the place of one token in the cache. Count them: they are
+# one fewer than prompt and new tokens together.
 # The last token has been chosen, and nobody has fed it yet.
 
 # %%
@@ -210,6 +218,10 @@ class Watched(kvlearn.GrowingCache):
 _ = kvlearn.generate(model, prompt, 4, cache=Watched(config, **place))
 
 # %% [markdown]
+# In prefill a weight that is read serves all tokens of the prompt, so
+# arithmetic sets the pace. In a decode step it serves one token of each
+# text, so with few texts the reading sets the pace.
+#
 # In a decode step `L` is 1 and `S` is the whole text. The new token's
 # position is not 0: it is the number of tokens before it, and RoPE has to
 # turn its key by that angle. The cache knows the number, and refuses a
@@ -306,7 +318,7 @@ for new in (2, 1, 1):  # a prompt of two tokens, then one by one
           stored.data_ptr() == room.data_ptr())
 
 # %% [markdown]
-# The view matters. What lies behind `length` is whatever was in that memory
+# The view matters. What lies beyond `length` is whatever was in that memory
 # before. Hand the whole room to attention, and the empty slots take part.
 # Before you run this: an empty slot full of zeros, what weight does it get?
 
@@ -369,12 +381,12 @@ figures.show(
     "are alive beside the new ones. Preallocated is flat from the start.",
 )
 
-# %% [markdown]
-# A model copies one layer after another, so with many layers the peak is
-# higher by one layer's copy only. A cache that keeps all its layers in one
-# tensor and concatenates that would need the whole cache twice; transformers
-# had a case of two copies alive (huggingface/transformers#30536). The time
-# for the copying is paid in every case.
+# %% [markdown] A model copies one layer after another, and keys and values in
+# turn. So with many layers the peak is higher by the old keys of one layer
+# only. A cache that keeps all its layers in one tensor and concatenates that
+# would need the whole cache twice; transformers had a case of two copies
+# alive (huggingface/transformers#30536). The time for the copying is paid in
+# every case.
 #
 # ## A prompt in pieces
 #
@@ -408,10 +420,10 @@ for chunk in (1, 2, 3, 5):
     error = (last_logits(chunk) - whole).abs().max()
     print(f"chunks of {chunk}: same logits:", bool(error <= near))
 
-# %% [markdown]
-# Chunks of 1 are decoding, one chunk is prefill, and between them is no
-# other rule. Serving engines use this to let a long prompt share a step
-# with other people's decoding (Sarathi-Serve, arXiv 2403.02310).
+# %% [markdown] Chunks of one token are decoding, one chunk of all tokens is
+# prefill, and the same rule holds for everything between. Serving engines use
+# this to let a long prompt share a step with other people's decoding
+# (Sarathi-Serve, arXiv 2403.02310).
 #
 # And with the triangle at the wrong edge, as `is_causal=True` of torch's
 # attention lays it (pytorch/pytorch#108108)? The mask below is right for
@@ -439,9 +451,10 @@ print(repr(tokenizer.decode(text)))
 #
 # ## Several texts at once
 #
-# Prompts differ in length. Pad the short ones on the left, give padding the
-# position -1, and the one rule of lesson 02 does the rest: a slot with
-# position -1 is seen by nobody.
+# Prompts differ in length. `generate` pads the short ones on the left, so
+# that every text ends in the last column, where the next token is read. It
+# gives padding the position -1, and the one rule of lesson 02 does the rest:
+# a slot with position -1 is seen by nobody.
 
 # %%
 prompts = [tokenizer.encode(text) for text in
@@ -462,8 +475,9 @@ print(batch.positions[:, :9].cpu())
 # ## The next turn
 #
 # In a conversation the second question comes after the first answer. The
-# cache has seen all of that already. Pass the whole text again: only the
-# rest is fed.
+# cache has seen all of that but the last token. Pass the whole text again:
+# only that token and the rest are fed. (`<|im_start|>` and `<|im_end|>` are
+# the model's own marks for where somebody begins and ends to speak.)
 
 # %%
 talk = kvlearn.StaticCache(config, max_length=256, **place)
@@ -502,7 +516,8 @@ with measure.count_pairs(model) as pairs:
 print("prefill, then seven decode steps:", pairs.per_step(layer=0))
 
 # %% [markdown]
-# One more at every step. A decode step has to read every stored key and
+# The first number is the prompt's whole triangle, paid once. After it: one
+# more at every step. A decode step has to read every stored key and
 # every stored value, because the new query meets all of them. The cache
 # removed the *recomputing*; the *reading* is left, and it grows with the
 # text.
@@ -529,22 +544,24 @@ figures.show(
     "cache grows with the text.",
 )
 
-# %% [markdown]
-# At how many tokens do keys and values weigh as much as the weights? For
-# this model, and for Llama-3-8B in bfloat16 (32 layers, 8 key/value heads of
-# 128, 16.06 GB of weights):
+# %% [markdown] At how many tokens do keys and values weigh as much as the
+# weights? For this model, and for Llama-3.1-8B in bfloat16 (32 layers, 8
+# key/value heads of 128, 16.06 GB of weights):
 
 # %%
 print("this model:", weights // per_token, "tokens")
 llama_token = 2 * 32 * 8 * 128 * 2
 llama_weights = 8_030_261_248 * 2
-print("Llama-3-8B:", llama_weights // llama_token, "tokens")
+print("Llama-3.1-8B:", llama_weights // llama_token, "tokens")
 
 # %% [markdown]
 # Below that number the weights dominate and the time for each token looks
 # flat; above it the cache does. With many texts in a batch the weights are
-# shared, each text reads its own cache, and the crossing comes that many
-# times earlier.
+# shared, each text reads its own cache, and the crossing comes nearly that
+# many times earlier. One text of this model ends before its crossing, at
+# position 8,192; a few texts together pass it. (Of Llama's weights 1 GB is
+# the input table. A step reads one row of it, so by what is read the
+# crossing comes a little earlier.)
 #
 # Now by the clock, on the machine in front of you. One prompt, one token
 # after another: what did each take?
@@ -565,8 +582,13 @@ figures.time_per_token(series)
 
 # %% [markdown]
 # The first new token is left out: it pays for the prompt (prefill), and
-# that work the cache does not remove either. Prefill is still the square of
-# the prompt's length, paid once.
+# that work the cache does not remove either. Prefill still puts every
+# token of the prompt through every matrix, and scores the whole triangle of
+# pairs, which grows with the square of the length. It is paid once.
+#
+# On a CPU naive lies far above. The other two lie close together: at a
+# hundred tokens the copy is small beside the weights. (On a GPU all three may
+# look alike, because so small a model leaves it waiting.)
 #
 # ## How equal is equal?
 #
@@ -604,29 +626,32 @@ for dtype, tolerance, limit in ((torch.float64, 1e-9, 1e-9),
           differ(cached, full) <= tolerance, f"{limit:15.0e}:",
           differ(full, exact) <= limit)
 
-# %% [markdown]
-# In float64 and float32 the difference is rounding and nothing else. In
-# bfloat16, which keeps 8 bits of each number, even the uncached logits are
-# far from the exact ones. On some machines cached and uncached round alike;
-# on others the rounding tips the balance between two tokens whose logits are
-# nearly tied. That is not a broken cache (huggingface/transformers#25420).
-# So in bfloat16 compare logits within a tolerance, and demand equal tokens
-# only where the best two logits are clearly apart.
+# %% [markdown] In every format the difference is rounding. In float64 and
+# float32 it is tiny. bfloat16 has 8 significant bits (float32 has 24), and
+# there even the uncached logits are far from the exact ones. On some machines
+# cached and uncached round alike; on others the rounding tips the balance
+# between two tokens whose logits are nearly tied. That is not a broken cache
+# (huggingface/transformers#25420). So in bfloat16 compare logits within a
+# tolerance, and demand equal tokens only where the best two logits are
+# clearly apart.
 #
 # ## When it breaks
 #
 # A cached key is right for **this** model, **this** text and **this**
 # position. It becomes wrong, without any error, when
 #
-# - the cache is not reset between two requests (candle-vllm#6): the new
-#   text reads the old one;
+# - the cache is not reset between two requests: the new text reads the old
+#   one;
 # - two layers share one cache entry, or the position advances once a layer
 #   and not once a step;
 # - keys are stored turned by RoPE and are turned again when they are read;
 # - weights or adapters change under a cache that is kept;
 # - an earlier token is edited: everything from there on is another text.
 #
-# The first of these, in code. `reset` is the cure.
+# The first of these, in code. Here the library notices, because the new
+# prompt is shorter than what the cache has seen. A longer one it would
+# believe: it would take the old text for the beginning of the new one.
+# `reset` is the cure.
 
 # %%
 used = kvlearn.GrowingCache(config, **place)
@@ -650,8 +675,9 @@ print("after reset, as if fresh:", again == alone[0][:4])
 # > the same up to rounding. Queries are not kept, because a past query is
 # > never asked again; attention weights are not kept, because every new
 # > query has its own. The price is memory: 2 x layers x key/value heads x
-# > head_dim x bytes for every token. What is left is reading: a decode step
-# > still reads all weights and all stored keys and values, so it is bound by
+# > head_dim x bytes for every token of every text. What is left is reading:
+# > a decode step still reads all weights, shared by the batch, and all
+# > stored keys and values of each text. At small batches that binds it to
 # > memory bandwidth, and its cost grows with the text.
 #
 # ## Sentences that give a beginner away
@@ -665,8 +691,9 @@ print("after reset, as if fresh:", again == alone[0][:4])
 # - *"The cache speeds up the prompt."* The first token still needs the whole
 #   prompt to be computed, once.
 # - *"We should cache Q too."* Nothing would ever read it.
-# - *"The cache stores the text."* It stores two tables of numbers a layer,
-#   and the text cannot be read off them.
+# - *"The cache stores the text."* It stores two tables of numbers a layer.
+#   But guard it like the text: who has the weights can often find the
+#   tokens again (arXiv 2508.09442).
 # - *"The size depends on the number of attention heads."* It depends on the
 #   number of key/value heads.
 #

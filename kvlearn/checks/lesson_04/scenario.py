@@ -1,7 +1,8 @@
 """The scenario that both caches of lesson 04 are put through.
 
-It plays a decoder: chunks of new keys and values for every layer, a step back, one more token. It
-spoils the tensors that it gave once the cache has had them, as a model that reuses its memory does.
+It plays a decoder: chunks of new keys and values for every layer, a step back, one more token, a reset, and
+then a batch of another size. It spoils the tensors that it gave once the cache has had them, as a model that
+reuses its memory does.
 """
 
 from types import SimpleNamespace
@@ -33,7 +34,7 @@ def cases(generator):
 def play(make, case):
     """The cache after the scenario, and what it gave back on the way."""
     cache, other = make(), make()
-    seen, tokens = {}, 0
+    seen, tokens = {"bytes used by the empty cache": cache.used_bytes}, 0
     for length in case["chunks"]:
         new = range(tokens, tokens + length)
         tokens += length
@@ -47,12 +48,19 @@ def play(make, case):
             "Two caches share one shelf: the second, made separately, holds the first one's tokens. A list "
             "that belongs to the class, or is a default argument, is one list for all objects."
         )
+    cache.reset()
+    _step(cache, case, [tokens], "after a reset and one token", seen)
+    rows = [0] * (cache.batch_size + 1)
+    cache.reorder(rows)
+    _step(cache, case, [0], "after the first row was copied over all and one more", seen, rows)
     return cache, seen
 
 
-def _step(cache, case, tokens, when, seen):
+def _step(cache, case, tokens, when, seen, rows=slice(None)):
     for layer in range(case["config"].num_layers):
-        given = {"keys": case["k"][layer][:, :, tokens], "values": case["v"][layer][:, :, tokens]}
+        given = {
+            name: case[letter][layer][rows][:, :, tokens] for name, letter in (("keys", "k"), ("values", "v"))
+        }
         back = cache.update(layer, *given.values())
         if not isinstance(back, tuple) or not all(isinstance(tensor, torch.Tensor) for tensor in back):
             raise WrongAnswer("`_append` should give back two tensors: all keys of the layer, all values.")
