@@ -38,15 +38,15 @@ import kvlearn
 #
 # | token | numbers |
 # |---|---|
-# | 0 | 10 11 12 13 |
-# | 1 | 20 21 22 23 |
+# | 0 | 00 01 02 03 |
+# | 1 | 10 11 12 13 |
 #
 # becomes
 #
 # | head | token 0 | token 1 |
 # |---|---|---|
-# | 0 | 10 11 | 20 21 |
-# | 1 | 12 13 | 22 23 |
+# | 0 | 00 01 | 10 11 |
+# | 1 | 02 03 | 12 13 |
 #
 # Read it twice: in which order do the eight numbers lie in memory before,
 # and in which order does the second table read them? They are not the
@@ -69,7 +69,8 @@ kvlearn.check("split_heads", split_heads)
 # %% [markdown]
 # Did you use `transpose`? Then no number was copied: the result is a
 # *view*, another way to read the same memory. Keep that in mind until
-# lesson 04, where somebody's cache changes because it kept a view.
+# assignment 04: a cache that keeps what it was handed, and not a copy,
+# finds it changed.
 
 # %% [markdown]
 # ## Exercise: `merge_heads`
@@ -82,7 +83,7 @@ kvlearn.check("split_heads", split_heads)
 # `(batch, heads, length, head_dim)` → `(batch, length, heads * head_dim)`
 #
 # **By hand.** Take the second table above and write down the vector of
-# token 0. It must be 10 11 12 13 again. If you got 10 11 20 21, you have
+# token 0. It must be 00 01 02 03 again. If you got 00 01 10 11, you have
 # met the mistake that this exercise is about.
 
 

@@ -25,10 +25,10 @@ import kvlearn
 #
 # $$\text{weights} = \text{softmax}\left(\frac{q\,k^\top}{\sqrt{D}}\right)$$
 #
-# Why the root? A dot product of $D$ independent random products spreads
-# like $\sqrt{D}$. Divided by it, the scores have the same spread for
-# every width of a head, and the softmax starts out neither flat nor
-# decided.
+# Why the root? A dot product is a sum of $D$ products. If they are random and
+# independent, it spreads like $\sqrt{D}$. Divided by it, the scores have the
+# same spread for every width of a head, and the softmax starts out neither
+# flat nor decided.
 #
 # **By hand.** One query, two keys, $D = 4$:
 #
@@ -128,7 +128,8 @@ kvlearn.check("merge_heads", merge_heads)
 # over (value). The heads work side by side, each on its own slice, and a
 # last projection mixes what they found.
 #
-# Weights are stored as `(out, in)`, as in `torch.nn.Linear`. `inner` is
+# Weights are stored as `(out, in)`, as in `torch.nn.Linear`: the other way
+# round from the lesson, where `x @ W` worked. `inner` is
 # `num_heads * head_dim`. In many models it equals `width`; in some it does
 # not, so do not rely on it.
 #

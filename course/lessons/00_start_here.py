@@ -5,8 +5,8 @@
 # serves a language model talk about it, and how does this course work?
 #
 # You need some Python, and to have met a matrix product. Allow 20 minutes.
-# There is nothing to write yet. Click into a cell, press Shift+Enter to run it,
-# and read what comes out.
+# There is nothing to write yet. Click into a cell, press Shift+Enter to run
+# it, and read what comes out.
 #
 # | letter | what it counts |
 # |---|---|
@@ -76,9 +76,8 @@ with measure.count_projections(model) as cached_work:
 print()
 print("the same tokens:", cached.tokens == naive.tokens)
 
-# %% [markdown]
-# The same answer, and you may have seen that it came faster. How long each took
-# on your machine:
+# %% [markdown] The same answer, and you may have seen that it came faster.
+# How long each took on your machine:
 
 # %% tags=["nbval-ignore-output"]
 for name, run in (("naive", naive), ("cached", cached)):
@@ -93,10 +92,12 @@ for name, run in (("naive", naive), ("cached", cached)):
 # are for. Here we count how many tokens went through the key matrix of the
 # first layer, over the whole answer.
 #
-# **Before you run this:** T tokens of prompt, N new ones. Naive, the passes
-# work on T, T + 1, T + 2, … tokens. With a cache every token goes through
-# once, and the last new token never has to. How many times more work is the
-# naive way?
+# Take T tokens of prompt and N new ones. Naive, the passes work on T, T + 1,
+# T + 2, … tokens: N × T for the prompt, and 0 + 1 + … + (N − 1), which is
+# N(N − 1)/2, for the tokens added on the way. With a cache every token goes
+# through once, and the last new token never has to.
+#
+# **Before you run this:** how many times more work is the naive way?
 
 # %%
 T, N = len(prompt), len(naive.tokens[0])
@@ -106,10 +107,11 @@ measured = {"naive": naive_work.positions(layer=0),
 
 print("predicted", predicted)
 print("measured ", measured)
+print("times more:", round(predicted["naive"] / predicted["cached"], 1))
 
-# %% [markdown]
-# Predicted and measured agree to the last token. This is how the course works:
-# what it says about work and memory, it predicts, and then counts.
+# %% [markdown] Predicted and measured agree to the last token. This is how
+# the course works: what it says about work and memory, it predicts, and then
+# counts.
 
 # %%
 figures.bars({name: {"predicted": predicted[name],
@@ -119,18 +121,20 @@ figures.bars({name: {"predicted": predicted[name],
 # ### So what is a KV cache?
 #
 # The naive way computes the keys and values of old tokens again and again,
-# and gets the same numbers each time. **A KV cache keeps each layer's keys and
-# values, so that every later step reads them instead of computing them
+# and gets the same numbers each time. **A KV cache keeps each layer's keys
+# and values, so that every later step reads them instead of computing them
 # again.** The cache is those two tables of numbers, and nothing else.
 #
-# A new token then goes through the layers alone. It adds its own key and value
-# to each layer's tables, and reads all that is in them.
+# A new token then goes through the layers alone. It adds its own key and
+# value to each layer's tables, and reads all that is in them.
 
 # %% [markdown]
 # ### And why does everybody talk about it?
 #
-# Because it is not small. Two tables in each layer; in each table one vector a
-# token for each key/value head (this model has three); four bytes a number.
+# Because it is not small. Attention runs several times side by side in a
+# layer; each run is a **head**, with its own slice of the numbers (lesson
+# 01). So: two tables in each layer; in each table one vector a token for each
+# key/value head (this model has three); four bytes a number.
 
 # %%
 c = model.config
@@ -150,19 +154,19 @@ print("here, bytes a token:", cache.used_bytes // cache.length)
 large = 2 * 80 * 8 * 128 * 131_072 * 2
 print("Llama-3.1-70B, one full text:", large // 2**30, "GiB")
 
-# %% [markdown]
-# One text of one user fills a large part of a GPU. And the tables are not only
-# stored: **each new token reads every key and value of the text again.** The
-# cache took away repeated work and left two bills, for memory and for reading.
-# Nearly every trick of LLM serving pays one of them. Section 4 has the list.
+# %% [markdown] One text of one user fills a large part of a GPU. And the
+# tables are not only stored: **each new token reads every key and value of
+# the text again.** The cache took away repeated work and left two bills, for
+# memory and for reading. Nearly every trick of LLM serving makes one of them
+# smaller. Section 4 has the list.
 
 # %% [markdown]
 # ## 2 · Shapes
 #
-# Keys and values lie in tensors of the shape `(B, H, L, D)` everywhere in this
-# course. Getting there is the one step where beginners lose an afternoon, so
-# we do it now, with numbers that say where they come from: the tens are the
-# token, the ones the column.
+# Keys and values lie in tensors of the shape `(B, H, L, D)` everywhere in
+# this course. Getting there is the one step where beginners lose an
+# afternoon, so we do it now, with numbers that say where they come from: the
+# tens are the token, the ones the column.
 
 # %%
 x = 10 * torch.arange(4)[:, None] + torch.arange(6)
@@ -210,10 +214,9 @@ scrambled = x.view(B, H, L, D)
 print("same shape:", scrambled.shape == heads.shape)
 print("head 0:", scrambled[0, 0].tolist())
 
-# %% [markdown]
-# Head 0 holds two whole tokens, and has never met the other two. `view` moves no
-# number: it reads them on in the order of memory. The shape is right, nothing
-# crashes, and the model talks nonsense.
+# %% [markdown] Head 0 holds two whole tokens, and has never met the other
+# two. `view` moves no number: it reads them in the order in which they lie in
+# memory. The shape is right, nothing crashes, and the model talks nonsense.
 
 # %%
 figures.split_heads_map(x[0], num_heads=2)
@@ -241,9 +244,9 @@ print("back again:", torch.equal(merged, x))
 # %% [markdown]
 # ## 3 · How the exercises talk to you
 #
-# Each lesson has exercises, and each exercise has a check. Here is what it says
-# of a function that nobody has written yet. (The cell ends in an error, and is
-# meant to.)
+# Each lesson has exercises, and each exercise has a check. Here is what it
+# says of a function that nobody has written yet. (The cell ends in an error,
+# and is meant to.)
 
 # %% tags=["raises-exception"]
 def split_heads(x, num_heads):
@@ -263,12 +266,12 @@ def split_heads(x, num_heads):
 
 kvlearn.check("split_heads", split_heads)
 
-# %% [markdown]
-# The check did not look at the code. It keeps a bank of wrong answers that can
-# be run, and found one that does what yours does. If none fits, it shows the
-# first place where the numbers differ.
+# %% [markdown] The check did not look at the code. It keeps a bank of wrong
+# answers that can be run, and found one that does what yours does. If none
+# fits, it shows the first place where the numbers differ.
 #
-# Stuck? Ask for a hint. Ask again for the next one. None gives the answer away.
+# Stuck? Ask for a hint. Ask again for the next one. None gives the answer
+# away.
 
 # %%
 kvlearn.hint("split_heads")
@@ -283,15 +286,15 @@ def split_heads(x, num_heads):
 
 result = kvlearn.check("split_heads", split_heads)
 
-# %% [markdown]
-# In the first exercise you write this function yourself. Try it without einops.
+# %% [markdown] In the first exercise you write this function yourself. Try it
+# without einops.
 
 # %% [markdown]
 # ## 4 · The map of the course
 #
-# Lessons 01 to 04 build attention, the mask, a decoder and the cache, each from
-# loose tensors, until the model above runs on code of your own. The lessons
-# after them take one trick of LLM serving each.
+# Lessons 01 to 04 build attention, the mask, a decoder and the cache, each
+# from loose tensors, until the model above runs on code of your own. The
+# lessons after them take one trick of LLM serving each.
 
 # %%
 figures.course_path(ready=5)
@@ -324,17 +327,17 @@ figures.course_path(ready=5)
 #
 # - **Open and close.** `python3 dev.py lab` prepares everything and opens
 #   these notebooks. The second start takes seconds.
-# - **Where you write.** `dev.py lab` lays a copy of each exercise into `work/`
-#   once. That copy is yours: no update ever touches it. Work there.
-# - **The rhythm.** Read a lesson and run it; change a number and run it again;
-#   then do its exercises in `work/`. A lesson takes about an hour, its
+# - **Where you write.** `dev.py lab` lays a copy of each exercise into
+#   `work/` once. That copy is yours: no update ever touches it. Work there.
+# - **The rhythm.** Read a lesson and run it; change a number and run it
+#   again; then do its exercises in `work/`. A lesson takes about an hour, its
 #   exercises about another.
 # - **Stuck?** Read the message of the check, then `kvlearn.hint(...)`, then
 #   the section of the lesson. The answers are in `solutions/`, one notebook a
 #   lesson. They are most useful after an honest try.
 # - **Something broken?** `python3 dev.py python -m kvlearn doctor` looks at
-#   your machine and says what to do. `python3 dev.py test` runs every check of
-#   the course.
+#   your machine and says what to do. `python3 dev.py test` runs every check
+#   of the course.
 # - **Teaching this?** The notebooks under `solutions/` are valid nbgrader
 #   sources, and those under `exercises/` are nbgrader's release of them.
 # - **Preparing for an interview?** Every lesson ends with the answer in sixty
@@ -344,26 +347,27 @@ figures.course_path(ready=5)
 # ## The answer in sixty seconds
 #
 # A decoder writes one token at a time, and each layer lets the new token look
-# at the keys and values of all tokens before it. A token only ever looks back,
-# so those of old tokens never change, and computing them again at each step is
-# waste. A KV cache keeps them:
-# two tables a layer, one row a token. A step then puts only the new token
-# through the model. The price is memory, 2 × layers × key/value heads ×
-# head_dim × tokens × bytes, for each text, and the reading of all of it at each
-# step. Serving many users is largely the art of paying that price: fewer heads,
+# at the keys and values of all tokens so far, its own included. A token only
+# ever looks back. So the keys and values of old tokens never change, and
+# computing them again at each step is waste. A KV cache keeps them: two
+# tables a layer, one row a token. A step then puts only the new token through
+# the model. The price is memory, 2 × layers × key/value heads × head_dim ×
+# tokens × bytes, for each text, and the reading of all of it at each step.
+# Serving many users is largely the art of paying that price: fewer heads,
 # fewer tokens, fewer bits, pages, sharing, batching.
 
 # %% [markdown]
 # ## Sentences that give a beginner away
 #
 # - *"The cache stores the answers to earlier questions."* It stores keys and
-#   values of tokens, for texts that begin in the same way. No answer is looked
-#   up.
+#   values of the tokens of this text. No answer is looked up. (Lesson 10
+#   shares them between texts with the same beginning.)
 # - *"With a cache each token costs the same, however long the text."* What is
 #   projected for it stays the same. What is read grows with the text: every
 #   stored key and value, at every step.
-# - *"The cache is a detail; the weights are what fills the GPU."* For one short
-#   text, yes. Multiply by the length and by the number of texts, and compare.
+# - *"The cache is a detail; the weights are what fills the GPU."* For one
+#   short text, yes. Multiply by the length and by the number of texts, and
+#   compare.
 # - *"A cache makes the answer a little different."* Up to rounding it is the
 #   same computation. You saw the same tokens.
 # - *"The shapes fit, so the code is right."* A `view` fits too.
@@ -371,18 +375,19 @@ figures.course_path(ready=5)
 # %% [markdown]
 # ## Where you meet it
 #
-# - transformers stores keys and values as `(B, Hkv, L, D)`, one pair of tensors
-#   a layer: the layout of this lesson.
-# - `meta-llama/llama#899`, `Mikyx-1/TinyLLM#17`: masks that go wrong only once a
-#   cache is attached. Lesson 02 is about them.
-# - `ludwig-ai/ludwig` PR#1726: a `squeeze` that loses the batch axis when there
-#   is one text. Sizes of 1 hide bugs here as they do above.
+# - transformers stores keys and values as `(B, Hkv, L, D)`, one pair of
+#   tensors a layer: the layout of this lesson.
+# - `meta-llama/llama#899`, `Mikyx-1/TinyLLM#17`: masks that go wrong only
+#   once a cache is attached. Lesson 02 is about them.
+# - `ludwig-ai/ludwig` PR#1726: a `squeeze` that loses the batch axis when
+#   there is one text. Sizes of 1 hide bugs here as they do above.
 
 # %% [markdown]
 # ## Exercises
 #
 # About 15 minutes: `split_heads` (10, easy) and `merge_heads` (5, easy), in
-# [the exercises of lesson 00](../exercises/00_start_here/00_start_here.ipynb).
-# Work on the copy under `work/00_start_here/`.
+# [the exercises of lesson
+# 00](../exercises/00_start_here/00_start_here.ipynb). Work on the copy under
+# `work/00_start_here/`.
 #
 # Next: [01 · Attention](01_attention.ipynb).
