@@ -162,11 +162,11 @@ def tensor_diff(a, b, tokens=None, *, name="K", rounding=0.0, title=None):
         difference = np.abs(one[..., :positions, :] - other[..., :positions, :])
         largest[layer] = difference.max(axis=-1).reshape(-1, positions).max(axis=0)
     largest[largest <= rounding] = 0.0
-    exactly = "up to rounding" if rounding else "exactly"
-    return _draw_differences(largest, token_labels(tokens, positions), name, exactly, title)
+    same = "equal up to rounding" if rounding else "exactly equal"
+    return _draw_differences(largest, token_labels(tokens, positions), name, same, title)
 
 
-def _draw_differences(largest, labels, name, exactly, title):
+def _draw_differences(largest, labels, name, same, title):
     layers, positions = largest.shape
     cell = min(0.6, 9.0 / positions)
     picture, axes = canvas(max(4.0, cell * positions + 2.4), 0.42 * layers + room(labels, cell) + 0.5)
@@ -194,11 +194,12 @@ def _draw_differences(largest, labels, name, exactly, title):
                         color=ink_on(CHANGES(norm(value))))  # fmt: skip
     matrix_axes(ax, [f"layer {layer}" for layer in range(layers)], labels, cell, ("", "position"))
     rows = [str(layer) for layer in range(layers) if largest[layer].any()]
+    zero = same.replace("equal", "zero")
     return finish(
         picture,
-        f"0 means {exactly} equal. Coloured: {name} of this layer at this position is not what it was.",
+        f"0 means {same}. Coloured: {name} of this layer at this position is not what it was.",
         f"Table of the largest difference of {name}, {layers} layers by {positions} positions. "
-        + (f"Layers that changed: {', '.join(rows)}." if rows else f"Every cell is {exactly} zero."),
+        + (f"Layers that changed: {', '.join(rows)}." if rows else f"Every cell is {zero}."),
         title,
     )
 

@@ -140,8 +140,8 @@ def test_tensor_diff_takes_rounding_for_no_change():
     picture = tensor_diff(a, b, rounding=1e-6)
     grid = picture.axes[0].images[0].get_array()
     assert np.ma.count(grid) == 1 and abs(grid[1, 2] - 1e-5) < 1e-9
-    assert picture.caption.startswith("0 means up to rounding equal.")
-    assert "up to rounding zero" in tensor_diff(a, a, rounding=1e-6).alt
+    assert picture.caption.startswith("0 means equal up to rounding.")
+    assert "zero up to rounding" in tensor_diff(a, a, rounding=1e-6).alt
 
 
 def test_tensor_diff_compares_the_positions_that_both_have():
