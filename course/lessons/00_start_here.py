@@ -76,7 +76,8 @@ with measure.count_projections(model) as cached_work:
 print()
 print("the same tokens:", cached.tokens == naive.tokens)
 
-# %% [markdown] The same answer, and you may have seen that it came faster.
+# %% [markdown]
+# The same answer, and you may have seen that it came faster.
 # How long each took on your machine:
 
 # %% tags=["nbval-ignore-output"]
@@ -109,7 +110,8 @@ print("predicted", predicted)
 print("measured ", measured)
 print("times more:", round(predicted["naive"] / predicted["cached"], 1))
 
-# %% [markdown] Predicted and measured agree to the last token. This is how
+# %% [markdown]
+# Predicted and measured agree to the last token. This is how
 # the course works: what it says about work and memory, it predicts, and then
 # counts.
 
@@ -154,7 +156,8 @@ print("here, bytes a token:", cache.used_bytes // cache.length)
 large = 2 * 80 * 8 * 128 * 131_072 * 2
 print("Llama-3.1-70B, one full text:", large // 2**30, "GiB")
 
-# %% [markdown] One text of one user fills a large part of a GPU. And the
+# %% [markdown]
+# One text of one user fills a large part of a GPU. And the
 # tables are not only stored: **each new token reads every key and value of
 # the text again.** The cache took away repeated work and left two bills, for
 # memory and for reading. Nearly every trick of LLM serving makes one of them
@@ -214,7 +217,8 @@ scrambled = x.view(B, H, L, D)
 print("same shape:", scrambled.shape == heads.shape)
 print("head 0:", scrambled[0, 0].tolist())
 
-# %% [markdown] Head 0 holds two whole tokens, and has never met the other
+# %% [markdown]
+# Head 0 holds two whole tokens, and has never met the other
 # two. `view` moves no number: it reads them in the order in which they lie in
 # memory. The shape is right, nothing crashes, and the model talks nonsense.
 
@@ -266,7 +270,8 @@ def split_heads(x, num_heads):
 
 kvlearn.check("split_heads", split_heads)
 
-# %% [markdown] The check did not look at the code. It keeps a bank of wrong
+# %% [markdown]
+# The check did not look at the code. It keeps a bank of wrong
 # answers that can be run, and found one that does what yours does. If none
 # fits, it shows the first place where the numbers differ.
 #
@@ -286,7 +291,8 @@ def split_heads(x, num_heads):
 
 result = kvlearn.check("split_heads", split_heads)
 
-# %% [markdown] In the first exercise you write this function yourself. Try it
+# %% [markdown]
+# In the first exercise you write this function yourself. Try it
 # without einops.
 
 # %% [markdown]

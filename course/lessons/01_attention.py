@@ -141,7 +141,8 @@ ones = torch.ones(3)
 print("rows add up to 1:   ", torch.allclose(wrong.sum(dim=1), ones))
 print("columns add up to 1:", torch.allclose(wrong.sum(dim=0), ones))
 
-# %% [markdown] Now each *key* hands out a share of 1 among the queries, and a
+# %% [markdown]
+# Now each *key* hands out a share of 1 among the queries, and a
 # query that nobody has much left for gets almost nothing. The shape is right,
 # so nothing complains.
 
@@ -229,7 +230,8 @@ for size in (1, 4, 16):
 scores = x @ x.T
 print("scores equal their mirror image:", torch.equal(scores, scores.T))
 
-# %% [markdown] Whatever *sat* thinks of *cat*, *cat* must think of *sat*.
+# %% [markdown]
+# Whatever *sat* thinks of *cat*, *cat* must think of *sat*.
 # Language is not like that: an adjective may search for its noun while the
 # noun has no use for the adjective.
 #
@@ -268,7 +270,8 @@ print("out", tuple(out.shape))
 scores = q @ k.T
 print("scores equal their mirror image:", torch.allclose(scores, scores.T))
 
-# %% [markdown] One thing here will carry the whole course. **A token's key
+# %% [markdown]
+# One thing here will carry the whole course. **A token's key
 # and value are made from its own hidden state alone.** No other token takes
 # part.
 
@@ -297,7 +300,8 @@ print("key of token 2, made alone:", torch.allclose(x[2] @ W_k, k[2]))
 # %%
 print("same shape:", k.shape == v.shape)
 
-# %% [markdown] (Some designs make the two different on purpose. DeepSeek's
+# %% [markdown]
+# (Some designs make the two different on purpose. DeepSeek's
 # latent attention, lesson 06, is one.)
 #
 # **A query takes the note that matches?** It takes some of every note. No
@@ -309,7 +313,8 @@ weights = torch.softmax(q @ k.T / math.sqrt(D), dim=-1)
 above = int((weights > 0).sum())
 print("weights above zero:", above, "of", weights.numel())
 
-# %% [markdown] **You could read a note?** A value is four numbers squeezed
+# %% [markdown]
+# **You could read a note?** A value is four numbers squeezed
 # into two, so it cannot say which four they were. To show it we look for a
 # direction that W_v maps to zero (the last row of an SVD gives one) and move
 # a hidden state along it.
@@ -322,7 +327,8 @@ print("another hidden state:", not torch.allclose(other, x[0]))
 print("the same value:      ",
       torch.allclose(other @ W_v, v[0], atol=1e-5))
 
-# %% [markdown] Keys and values are not text, and not a short and a long form
+# %% [markdown]
+# Keys and values are not text, and not a short and a long form
 # of it. They are two learned projections of the same hidden state, of equal
 # size, and only dot products and averages ever look at them.
 
@@ -339,7 +345,8 @@ keys_alone = attend(q, k[order], v)
 print("both shuffled, same output: ", torch.allclose(together, out))
 print("keys shuffled, same output: ", torch.allclose(keys_alone, out))
 
-# %% [markdown] A sum does not depend on the order of its terms. To attention
+# %% [markdown]
+# A sum does not depend on the order of its terms. To attention
 # the tokens are a *set* of pairs (key, value). Take away a pair's partner and
 # all is lost; move the pair and nothing happens.
 #
@@ -385,7 +392,8 @@ x = torch.randn(B, L, hidden)
 W_q, W_k, W_v = torch.randn(3, hidden, H * D) / hidden**0.5
 W_o = torch.randn(H * D, hidden) / (H * D) ** 0.5
 
-# %% [markdown] Project for all heads at once, split as in lesson 00, attend
+# %% [markdown]
+# Project for all heads at once, split as in lesson 00, attend
 # in each head, merge, and let a last matrix, the **output projection**, mix
 # what the heads found. `@` multiplies the last two axes and runs over all
 # others, so batch and heads need no loop.
@@ -429,14 +437,16 @@ alone = attend(x[0] @ W_q[:, mine], x[0] @ W_k[:, mine],
 print("head 1 alone = head 1 of all:",
       torch.allclose(alone, per_head[0, 1], atol=1e-6))
 
-# %% [markdown] **Before you run this:** one attention of width 12 has as many
+# %% [markdown]
+# **Before you run this:** one attention of width 12 has as many
 # numbers in its matrices as three of width 4. Does it give the same result?
 
 # %%
 wide = attend(x[0] @ W_q, x[0] @ W_k, x[0] @ W_v)
 print("one wide head = three heads:", torch.allclose(wide, merged[0]))
 
-# %% [markdown] No: it has one set of attention weights for all 12 numbers.
+# %% [markdown]
+# No: it has one set of attention weights for all 12 numbers.
 # Several heads are several *sets of attention weights*, for the same price.
 #
 # And the output projection? Cut W_o into one piece a head: the layer's result
@@ -470,7 +480,8 @@ last = kvlearn.attention(q[:, :, -1:], k, v)
 print("q", tuple(q[:, :, -1:].shape), " k", tuple(k.shape))
 print("= last row:", torch.allclose(last, per_head[:, :, -1:], atol=1e-6))
 
-# %% [markdown] Remember this shape. It is a **decode step**, one token
+# %% [markdown]
+# Remember this shape. It is a **decode step**, one token
 # written with a cache: one query, all keys, all values, and none of the old
 # queries.
 #
@@ -502,7 +513,8 @@ def measured(n):
     return [c.get_total_flops() // 2 for c in (attending, projecting)]
 
 
-# %% [markdown] **Before you run this:** the text gets twice as long. By how
+# %% [markdown]
+# **Before you run this:** the text gets twice as long. By how
 # much does each of the two grow?
 
 # %%
@@ -542,7 +554,8 @@ def recording_attention(q, k, v, mask=None):
 model, tokenizer = kvlearn.load_or_tiny(
     attention=recording_attention, device=measure.device())
 
-# %% [markdown] Give the model a text, and every layer calls our function
+# %% [markdown]
+# Give the model a text, and every layer calls our function
 # once. We stack what it kept, and ask which token the model would write next.
 
 # %%
@@ -560,7 +573,8 @@ words, W, best = look_at("The capital of France is Paris. "
 print("layers, heads, queries, keys:", tuple(W.shape))
 print("the model goes on with:", best)
 
-# %% [markdown] Your function has just run a language model. It has kept a
+# %% [markdown]
+# Your function has just run a language model. It has kept a
 # heat map for every head of every layer, far too many to look at. So we ask
 # which head does a thing most. Three questions:
 #
@@ -591,7 +605,8 @@ figures.attention_map(
     heads=[f"{name}: {layer}.{head}"
            for name, (layer, head) in chosen.items()])
 
-# %% [markdown] Read row by row: a row is a token that looks, and the dark
+# %% [markdown]
+# Read row by row: a row is a token that looks, and the dark
 # cells are where it looks.
 #
 # - **All maps:** nothing above the diagonal. No token looks ahead. That is
@@ -615,7 +630,8 @@ layer, head = champion(W[:, :, it, its_cat])
 figures.attention_map(W[layer, head], words,
                       title=f"Layer {layer}, head {head}")
 
-# %% [markdown] *it* looks at *cat*. It is tempting to write: "this head
+# %% [markdown]
+# *it* looks at *cat*. It is tempting to write: "this head
 # resolves pronouns". Be careful. We searched hundreds of maps for the one
 # that shows what we wanted. An honest next step is to try the same head on
 # other sentences.
@@ -633,7 +649,8 @@ print(where("The mat was under the cat because it was tired.", " it"))
 print(where("Anna gave the book to Peter because she had read it.",
             " she"))
 
-# %% [markdown] For the trophy the head is right. In the second text it looks
+# %% [markdown]
+# For the trophy the head is right. In the second text it looks
 # at the mat, and it was the cat that was tired; and *she* looks at *Peter*
 # first. What this head likes seems to be a noun that the clause before was
 # about, and often that is the right one. A heat map is a fine way to find a
@@ -697,7 +714,8 @@ lengths = values[layer][head // model.config.group_size].norm(dim=-1)
 for s in range(5):
     print(f"{words[s]:5} {lengths[s]:5.1f}")
 
-# %% [markdown] Next to nothing. The softmax forces a head to hand out a whole
+# %% [markdown]
+# Next to nothing. The softmax forces a head to hand out a whole
 # 1, even when it has found nothing. The first token, which every query can
 # see, is where it puts that 1 down: its value is short, so hardly anything is
 # added. It is known as an **attention sink** (arXiv 2309.17453), and it

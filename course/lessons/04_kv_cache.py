@@ -381,7 +381,8 @@ figures.show(
     "are alive beside the new ones. Preallocated is flat from the start.",
 )
 
-# %% [markdown] A model copies one layer after another, and keys and values in
+# %% [markdown]
+# A model copies one layer after another, and keys and values in
 # turn. So with many layers the peak is higher by the old keys of one layer
 # only. A cache that keeps all its layers in one tensor and concatenates that
 # would need the whole cache twice; transformers had a case of two copies
@@ -420,7 +421,8 @@ for chunk in (1, 2, 3, 5):
     error = (last_logits(chunk) - whole).abs().max()
     print(f"chunks of {chunk}: same logits:", bool(error <= near))
 
-# %% [markdown] Chunks of one token are decoding, one chunk of all tokens is
+# %% [markdown]
+# Chunks of one token are decoding, one chunk of all tokens is
 # prefill, and the same rule holds for everything between. Serving engines use
 # this to let a long prompt share a step with other people's decoding
 # (Sarathi-Serve, arXiv 2403.02310).
@@ -544,7 +546,8 @@ figures.show(
     "cache grows with the text.",
 )
 
-# %% [markdown] At how many tokens do keys and values weigh as much as the
+# %% [markdown]
+# At how many tokens do keys and values weigh as much as the
 # weights? For this model, and for Llama-3.1-8B in bfloat16 (32 layers, 8
 # key/value heads of 128, 16.06 GB of weights):
 
@@ -626,7 +629,8 @@ for dtype, tolerance, limit in ((torch.float64, 1e-9, 1e-9),
           differ(cached, full) <= tolerance, f"{limit:15.0e}:",
           differ(full, exact) <= limit)
 
-# %% [markdown] In every format the difference is rounding. In float64 and
+# %% [markdown]
+# In every format the difference is rounding. In float64 and
 # float32 it is tiny. bfloat16 has 8 significant bits (float32 has 24), and
 # there even the uncached logits are far from the exact ones. On some machines
 # cached and uncached round alike; on others the rounding tips the balance
