@@ -151,12 +151,10 @@ def pick(
 
 def _feed(model: Decoder, cache, rows: list[list[int]], seen: list[int], open_rows: list[int]) -> Tensor:
     """Run what the cache has not seen of the open rows; return the logits of each row's last token."""
-    if cache is None:
-        seen = [0] * len(rows)
     ends = [len(row) if index in open_rows else seen[index] for index, row in enumerate(rows)]
     tokens, positions = _batch(rows, seen, ends, model.device)
     logits = model(tokens, cache, positions, last_only=True)[:, 0]
-    if cache is not None:
+    if cache is not None:  # without one, nothing is ever seen
         seen[:] = ends
     return logits
 

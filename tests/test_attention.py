@@ -157,9 +157,10 @@ def test_weights_are_shares_of_one():
 def test_half_precision_keeps_its_dtype_and_takes_its_softmax_in_float32(dtype):
     """A softmax in bfloat16 has 8 bits for each weight; and unscaled float16 scores overflow at 65504."""
     q, k, v = inputs(dtype, value_dim=D)
-    weights = attention_weights(q, k)
-    assert weights.dtype == torch.float32
-    assert torch.allclose(weights.sum(-1), torch.ones(B, HQ, L), rtol=0, atol=1e-6)
+    for mask in (None, causal_mask(L, S)):
+        weights = attention_weights(q, k, mask)
+        assert weights.dtype == torch.float32
+        assert torch.allclose(weights.sum(-1), torch.ones(B, HQ, L), rtol=0, atol=1e-6)
     out = attention(q, k, v)
     assert out.dtype == dtype
     assert torch.allclose(out.double(), loop(q, k, v), rtol=0, atol=0.02)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_decoder import SIZES, padded, random_tokens, tiny_config, tiny_decoder
 
-from kvlearn import GrowingCache, StaticCache, apply_rope, attention, position_mask
+from kvlearn import DecoderConfig, GrowingCache, StaticCache, apply_rope, attention, position_mask
 
 
 @pytest.mark.parametrize("name", [name for name in SIZES if isinstance(SIZES[name], int) and SIZES[name] > 1])
@@ -37,6 +37,14 @@ def test_config_knows_its_groups():
     """rasbt/LLMs-from-scratch#922: "kv groups" taken for a group's size. 6 heads on 2 are groups of 3."""
     assert tiny_config().group_size == 3
     assert tiny_config(num_kv_heads=6).group_size == 1
+
+
+def test_what_a_config_leaves_out_is_llamas():
+    """A checkpoint's config that names no rope_theta or norm_eps means these."""
+    sizes = {name: 2 for name in "vocab_size hidden_size num_layers num_heads num_kv_heads head_dim".split()}
+    config = DecoderConfig(**sizes, intermediate_size=2)
+    assert (config.max_position, config.rope_theta, config.norm_eps) == (2048, 10000.0, 1e-5)
+    assert config.tie_embeddings is True
 
 
 def test_smallest_sizes_work():
@@ -181,7 +189,7 @@ def test_dtype_and_device_are_the_weights():
         ),
         ({"tokens": torch.zeros(2, 0, dtype=torch.long)}, "at least one token"),
         ({"tokens": torch.zeros(2, 3)}, "got torch.float32"),
-        ({"tokens": torch.tensor([[3, 31]])}, "Token 31 is not in the vocabulary of 0 to 30"),
+        ({"tokens": torch.tensor([[0, 31]])}, "Token 31 is not in the vocabulary of 0 to 30"),
         ({"tokens": torch.tensor([[3, -1]])}, "Token -1 is not in the vocabulary"),
         ({"positions": torch.tensor([[0, 1, 2]])}, "tokens (2, 3) and positions (1, 3)"),
         ({"positions": torch.tensor([[0, 1, 2], [0, 1, 64]])}, "Position 64 is past the model's last, 63"),

@@ -70,7 +70,7 @@ def test_a_row_ends_with_its_eos(kind):
     expected = [by_hand(decoder, prompt, 8, eos_ids) for prompt in PROMPTS]
     assert len({len(tokens) for tokens in expected}) > 1
     cache = make(kind, decoder, 3)
-    assert generate(decoder, PROMPTS, 8, cache=cache, eos_ids=list(eos_ids)).tokens == expected
+    assert generate(decoder, PROMPTS, 8, cache=cache, eos_ids=iter(eos_ids)).tokens == expected
     if cache is not None:
         lengths = [len(p) + len(new) - 1 for p, new in zip(PROMPTS, expected, strict=True)]
         assert cache.next_position.tolist() == lengths
@@ -233,6 +233,7 @@ def test_the_report():
     assert (naive.cache, naive.cache_length, naive.cache_bytes, naive.tokens_per_second) == (None, 0, 0, 0.0)
     report = Generation([[1, 2, 3], [4], []], 9.0, 0.5, None)
     assert report.tokens_per_second == 2 / 0.5
+    assert Generation([[1], [4]], 9.0, 0.0, None).tokens_per_second == 0.0
 
 
 def test_seconds_are_of_their_part(monkeypatch):

@@ -308,6 +308,8 @@ def test_24_every_tensor_is_made_where_the_others_are(kind):
         rows = [rows[1] + result.tokens[1], rows[0] + result.tokens[0]]
         result = generate(decoder, rows, 1, cache=cache, temperature=0.5, top_k=1, top_p=0.9)
         cache.reset()
+        tokens = torch.tensor([[5, 9], [3, 8]], device="cpu")
+        assert close(decoder(tokens, cache), decoder(tokens))
     assert [row[-1] for row in expected] == [result.tokens[1][0], result.tokens[0][0]]
     assert cache.next_position.device.type == cache.key_positions(0).device.type == "cpu"
 
