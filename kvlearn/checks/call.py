@@ -71,9 +71,12 @@ def _explain_parameters(exercise, answer) -> str | None:
     ]
     try:
         signature.bind(*required)
-        # Whatever the exercise passes by position may be all of its parameters.
+        # Whatever the exercise passes by position may be all of its parameters; a class is given its
+        # optional ones by name.
         if exercise.kind == "function":
             signature.bind(*required, *optional)
+        else:
+            signature.bind(*required, **dict.fromkeys(optional))
         fits = True
     except TypeError:
         fits = False

@@ -183,17 +183,22 @@ def problem(exercise: Exercise, case: Case, got: Outcome, want: Outcome) -> str 
         )
     difference = compare(got.value, want.value)
     if difference is not None:
-        if difference.kind == "value" and exercise.explain:
-            text = exercise.explain(case, got.value, want.value)
-            if text:
-                return text
-        return say.explain_difference(difference, exercise.axes)
+        text = _explained(exercise, case, got.value, want.value) if difference.kind == "value" else None
+        return text or say.explain_difference(difference, exercise.axes)
     if got.aliases:
         return (
             "The numbers are right, but the result shares its memory with an input: whoever "
             "writes to one changes the other. Give back memory of its own."
         )
     return None
+
+
+def _explained(exercise: Exercise, case: Case, got, want) -> str | None:
+    """The exercise's own sentence. One that fails on a strange answer is ours to mend, not the learner's."""
+    try:
+        return exercise.explain(case, got, want) if exercise.explain else None
+    except Exception:
+        return None
 
 
 def matches(exercise, misconception: Misconception, cases, got: list[Outcome]) -> bool:

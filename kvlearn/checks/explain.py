@@ -86,7 +86,7 @@ _NOUNS = {
 
 def place(difference: Difference, axes: dict) -> str:
     """`keys, batch 0, head 1`: the path and the index in the axes' names."""
-    parts = [f"{key} " if isinstance(key, str) else f"item {key} " for key in difference.path]
+    parts = [f"{key} " if isinstance(key, str) else f"item {key} " for key in _shown_path(difference)]
     named = axis_names(difference.path, len(difference.index), axes)
     parts += [f"{name} {i}" for name, i in zip(named, difference.index, strict=True)]
     return ", ".join(part.strip() for part in parts)
@@ -102,7 +102,8 @@ def axis_names(path, ndim: int, axes: dict) -> list[str]:
 def explain_difference(difference: Difference, axes: dict) -> str:
     """One sentence about the first place where an answer differs."""
     got, want = difference.got, difference.want
-    what = "The result" if not difference.path else f"The result's {place_of_path(difference)}"
+    inside = place_of_path(difference)
+    what = f"The result's {inside}" if inside else "The result"
     if difference.kind == "type":
         return _explain_type(what, got, want)
     if difference.kind == "length":
@@ -125,7 +126,9 @@ def explain_difference(difference: Difference, axes: dict) -> str:
         digits = int(-math.log10(abs(got - want) / abs(want)))
         return (
             f"The numbers agree to about {digits} digits only, at {where}{count}: "
-            "is something computed with less precision than the inputs have, such as float32 in float64?"
+            "is something computed with less precision than the inputs have, such as float32 in float64? "
+            "(A tensor made of a Python number is float32 unless you say otherwise. A small number that is "
+            "added somewhere does it too.)"
         )
     return (
         f"First difference{' at ' if where else ''}{where}: "
@@ -134,7 +137,12 @@ def explain_difference(difference: Difference, axes: dict) -> str:
 
 
 def place_of_path(difference: Difference) -> str:
-    return ", ".join(k if isinstance(k, str) else f"item {k}" for k in difference.path)
+    return ", ".join(k if isinstance(k, str) else f"item {k}" for k in _shown_path(difference))
+
+
+def _shown_path(difference: Difference) -> tuple:
+    """Without the key "return", by which an observation that is a dict calls the answer's own result."""
+    return difference.path[1:] if difference.path[:1] == ("return",) else difference.path
 
 
 def _explain_type(what, got, want):
@@ -148,6 +156,8 @@ def _explain_type(what, got, want):
         advice = " (.tolist() makes one of a tensor.)" if is_tensor(got) else ""
     else:
         wanted, advice = f"a {type(want).__name__}", ""
+    if got is None and isinstance(want, dict | list):  # a scenario's observation, which nobody gives back
+        return f"{what} is {kind_of(got)}."
     value = f" {got!r}" if type(got) in (float, int, bool) else ""
     return f"{what} is {kind_of(got)}{value}; expected {wanted}.{advice}"
 
@@ -164,7 +174,8 @@ def explain_error(error: BaseException) -> str:
     frame = learner_frame(error)
     if frame is None:
         return f"It failed outside your own lines, while the check used your answer: {said}"
-    line = f": {frame.line.strip()}" if frame.line else ""
+    line = frame.line.strip() if frame.line else ""
+    line = f": {line[:117] + '...' if len(line) > 120 else line}" if line else ""
     return f"Your code raised {said}\n  in {frame.name}, line {frame.lineno}{line}"
 
 

@@ -1,5 +1,6 @@
 """The checker on a toy exercise: strange answers, each kind of wrong result, scenarios, classes."""
 
+import linecache
 from dataclasses import replace
 
 import pytest
@@ -94,6 +95,38 @@ def test_the_explanation_of_the_exercise_comes_first_and_may_pass():
     assert "has shape" in message(lambda x, times: x[0], own)
 
 
+def test_an_explanation_that_fails_is_left_out():
+    """A strange answer that the exercise's own sentence did not reckon with: no traceback of ours."""
+
+    def stumbles(case, got, want):
+        return next(iter(()))
+
+    assert "First difference" in message(lambda x, times: x, replace(DOUBLE, explain=stumbles))
+
+
+def test_a_scenario_is_not_shown_as_what_the_answer_gave_back():
+    """ "The result is None; expected a dict", of an answer that was to give a list."""
+
+    def observe(answer, case):
+        out = answer(case["x"], case["times"])
+        return None if out is None else {"return": out, "calls": 2}
+
+    exercise = replace(DOUBLE, observe=observe, misconceptions=())
+    text = message(lambda x, times: right(x, times) if times == 2 else None, exercise)
+    assert "The result is None (is a `return` missing?).\n" in text
+    assert "First difference at row 0, column 0: expected" in message(lambda x, times: x + 0.5, exercise)
+    assert "The result has shape (1, 2, 3)" in message(lambda x, times: x[None], exercise)
+
+
+def test_a_long_line_is_cut():
+    """Everything on one line, and the error somewhere in it."""
+    source = f"lambda x, times: x + [{', '.join(['times'] * 40)}]"
+    linecache.cache["<cell>"] = len(source), None, [source], "<cell>"
+    text = message(eval(compile(source, "<cell>", "eval")))
+    (line,) = [line for line in text.splitlines() if "in <lambda>" in line]
+    assert line.endswith("...") and len(line) < 160
+
+
 def test_a_scenario_may_say_what_it_saw():
     """An observe that raises WrongAnswer speaks to the learner in its own words."""
 
@@ -182,6 +215,10 @@ def test_a_class_is_checked_as_a_class():
 
         get = Good.get
 
+    class WithoutTheOption(Good):
+        def __init__(self, config):
+            super().__init__(config)
+
     assert judge(CLASS, Good).passed
     assert "A class is wanted, without brackets" in message(Good(1), CLASS)
     assert "an instance of Good" in message(Good(1), CLASS)
@@ -189,3 +226,4 @@ def test_a_class_is_checked_as_a_class():
     assert "has no method get" in message(Empty, CLASS)
     assert "is not written yet" in message(Unwritten, CLASS)
     assert "The parameters differ" in message(Narrow, CLASS)
+    assert "yours takes (config)" in message(WithoutTheOption, CLASS)
