@@ -196,10 +196,12 @@ class KVCache(ABC):
             [kept.index_select(0, index) for kept in self._append(layer, *nothing)]
             for layer in range(self.num_layers)
         ]
+        positions = self._positions.index_select(0, index)
         self._start(len(index))
+        self._forget(len(index))  # a cache that looks at `length` to store finds 0
         for layer, (k, v) in enumerate(chosen):
             self._append(layer, k, v)
-        self._describe(self._positions.index_select(0, index))
+        self._describe(positions)
 
     def reset(self) -> None:
         """Forget everything; the batch is the constructor's again."""

@@ -69,6 +69,7 @@ def _observe(answer, case):
         )
     if new is None or new is ...:
         return None
+    new = list(new) if isinstance(new, tuple) else new
     return {"new tokens": new, "tokens that the model was fed": model.fed, "slots in the cache": cache.length}
 
 

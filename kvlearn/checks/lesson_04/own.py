@@ -71,12 +71,13 @@ def _cases(generator):
 def _observe(answer, case):
     given, fed = {}, []
 
-    def load(attention=attention, rope=apply_rope, **_):
+    def load(*, attention=attention, rope=apply_rope, **_):
         given.update(attention=attention, rope=rope)
         decoder = _decoder(case["seed"], attention, rope)
         decoder.register_forward_pre_hook(lambda _, args: fed.append(args[0].shape[1]))
         return decoder, SmallTokenizer(case["eos_ids"])
 
+    load.__qualname__ = "load"  # as errors call it
     back = answer(load, case["question"], case["max_new_tokens"])
     if back is None or back is ...:
         return None
@@ -84,7 +85,7 @@ def _observe(answer, case):
         raise WrongAnswer(
             "Your function should get its model from `load`, which it is given; it never called it."
         )
-    if not isinstance(back, tuple) or len(back) != 2:
+    if not isinstance(back, tuple | list) or len(back) != 2:
         raise WrongAnswer("Two things are wanted back: the list of new tokens, and the cache.")
     tokens, cache = back
     return {
@@ -99,10 +100,21 @@ def _observe(answer, case):
 
 
 def _explain(case, got, want):
-    for what in ("attention of your own", "RoPE of your own", "cache", "cache of your own"):
+    if got["cache"] != want["cache"]:
+        return (
+            "The second of the two things should be the cache that the model has filled, and it is no cache."
+        )
+    for what in ("attention of your own", "RoPE of your own", "cache of your own"):
         if got[what] != want[what]:
-            return f"The model ran without a {what}." if "cache" in what else f"The model ran without {what}."
-    return None
+            return f"The model ran without {'a ' * ('cache' in what)}{what}."
+    if list(got["new tokens"]) != want["new tokens"]:
+        return None  # the engine says where
+    return (
+        f"The answer is right. But the model was fed {got['token-positions fed']} token-positions and the "
+        f"cache holds {got['slots in the cache']} slots; both should be {want['slots in the cache']}, each "
+        "token of prompt and answer once but the last. Is the cache that you give back the one that the "
+        "model ran with?"
+    )
 
 
 # -- right and wrong ---------------------------------------------------------------------------

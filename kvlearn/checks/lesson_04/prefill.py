@@ -29,12 +29,17 @@ def _observe(answer, case):
     out = answer(attend, *case.inputs.values())
     if out is None or out is ...:
         return None
-    return {"queries and keys of each call": calls, "return": out}
+    return {"number of calls": len(calls), "queries and keys of each call": calls, "return": out}
 
 
 def _explain(case, got, want):
+    if got["number of calls"] != want["number of calls"]:
+        return (
+            f"attend was called {got['number of calls']} times. {case['q'].shape[2]} tokens in chunks of "
+            f"{case['chunk']} take {want['number of calls']}."
+        )
     ours, right = got["queries and keys of each call"], want["queries and keys of each call"]
-    for number, (mine, wanted) in enumerate(zip(ours, right, strict=False)):
+    for number, (mine, wanted) in enumerate(zip(ours, right, strict=True)):
         if mine != wanted:
             return (
                 f"Call {number} of attend should have {wanted[0]} queries and {wanted[1]} keys, and it has "

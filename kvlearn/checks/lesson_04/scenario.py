@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import torch
 
+from kvlearn.cache import KVCache
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, WrongAnswer
+from kvlearn.checks.explain import kind_of
 
 SECOND = "of a second cache after its first token"
 AXES = {"k": "layer batch head token channel", "v": "layer batch head token channel"}
@@ -34,12 +36,13 @@ def cases(generator):
 def play(make, case):
     """The cache after the scenario, and what it gave back on the way."""
     cache, other = make(), make()
-    seen, tokens = {"bytes used by the empty cache": cache.used_bytes}, 0
+    other.truncate(0)  # where nothing is stored yet
+    seen, tokens = {"bytes used by the empty cache": _used_bytes(cache)}, 0
     for length in case["chunks"]:
         new = range(tokens, tokens + length)
         tokens += length
         _step(cache, case, list(new), f"after {tokens} tokens", seen)
-        seen[f"bytes used after {tokens} tokens"] = cache.used_bytes
+        seen[f"bytes used after {tokens} tokens"] = _used_bytes(cache)
     cache.truncate(tokens - 2)
     _step(cache, case, [tokens], "after two tokens were taken back and one came", seen)
     _step(other, case, [tokens], SECOND, seen)
@@ -62,7 +65,8 @@ def _step(cache, case, tokens, when, seen, rows=slice(None)):
             name: case[letter][layer][rows][:, :, tokens] for name, letter in (("keys", "k"), ("values", "v"))
         }
         back = cache.update(layer, *given.values())
-        if not isinstance(back, tuple) or not all(isinstance(tensor, torch.Tensor) for tensor in back):
+        pair = isinstance(back, tuple | list) and len(back) == 2
+        if not pair or not all(isinstance(tensor, torch.Tensor) for tensor in back):
             raise WrongAnswer("`_append` should give back two tensors: all keys of the layer, all values.")
         slots = cache.key_positions(layer).shape[1]
         for name, tensor in zip(given, back, strict=True):
@@ -72,19 +76,63 @@ def _step(cache, case, tokens, when, seen, rows=slice(None)):
                     "kv heads, slots, head_dim)."
                 )
             label = f"{name} of layer {layer} {when}"
-            # What lies in slots that nobody has written is chance, so it is counted and not compared.
+            # What lies in slots that nobody has written is chance, so too many are counted and not compared.
             seen[f"number of slots in the {label}"] = tensor.shape[2]
-            seen[label] = tensor[:, :, :slots].clone()
+            seen[label] = tensor.clone() if tensor.shape[2] == slots else None
         for tensor in given.values():
             tensor.fill_(torch.nan)
 
 
+def _used_bytes(cache):
+    """The cache's own count, once `_tensors` has been looked at."""
+    if isinstance(cache, KVCache):
+        named = cache._tensors()
+        try:
+            strangers = [item for item in named if not isinstance(item, torch.Tensor)]
+        except TypeError:
+            raise WrongAnswer(
+                f"`_tensors` should give back a list of tensors; it is {kind_of(named)}."
+            ) from None
+        if strangers:
+            raise WrongAnswer(
+                "`_tensors` should give back a list of tensors, and in yours there is "
+                f"{kind_of(strangers[0])}."
+            )
+    return cache.used_bytes
+
+
 def explain(case, got, want):
-    """The first count that differs, in words; or None."""
+    """The first thing that differs, in words; or None."""
     for label, value in want.items():
-        if isinstance(value, torch.Tensor):
-            if got[label].shape != value.shape or not torch.allclose(got[label], value):
-                return None  # the engine says where
-        elif got[label] != value:
-            return f"The {label} should be {value}, and it is {got[label]}."
+        mine = got[label]
+        if not isinstance(value, torch.Tensor):
+            if mine != value:
+                return f"The {label} should be {value}, and it is {mine}."
+        elif mine.shape != value.shape or mine.dtype != value.dtype:
+            return None  # the engine says how
+        elif not torch.equal(mine, value):
+            return _explain_numbers(case, label, mine, value)
     return None
+
+
+def _explain_numbers(case, label, got, want):
+    """The first token that is not the one that was given, and whose numbers it has."""
+    row, slot = (got != want).any(dim=3).any(dim=1).nonzero()[0].tolist()
+    token, right = got[row, :, slot], want[row, :, slot]
+    where = f"The {label}: slot {slot} of row {row}"
+    if token.isnan().any():
+        return (
+            f"{where} holds NaN. The check writes NaN into the tensors that it gave, once a layer has had "
+            "them, as a model that reuses its memory does: is what was given kept itself, and not a copy?"
+        )
+    return f"{where} should hold {_owner(case, right)}; it holds {_owner(case, token)}."
+
+
+def _owner(case, token):
+    """Whose numbers these (heads, channels) are."""
+    for name, letter in (("key", "k"), ("value", "v")):
+        same = (case[letter] == token[None, None, :, None]).all(dim=4).all(dim=2)  # (layers, B, tokens)
+        if same.any():
+            layer, row, number = same.nonzero()[0].tolist()
+            return f"the {name} that layer {layer} was given for token {number} of row {row}"
+    return "numbers that were never given"

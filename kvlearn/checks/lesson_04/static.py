@@ -4,7 +4,7 @@ from kvlearn.cache import GrowingCache, StaticCache
 from kvlearn.checks.engine import Exercise, Misconception
 from kvlearn.checks.lesson_04.scenario import AXES, cases, explain, play
 
-ROOM = 12  # max_length
+ROOM = 40  # max_length: more than all layers' tokens together, so that a place that drifts hits no wall
 
 
 def _observe_static(answer, case):
@@ -41,10 +41,9 @@ class _OneLength(_Static):
     """One counter for all layers, moved by each of them."""
 
     def _append(self, layer, k, v):
-        start = min(max(self._lengths), self.max_length - k.shape[2])
-        self._lengths[layer] = start
+        self._lengths[layer] = max(self._lengths)
         back = super()._append(layer, k, v)
-        self._lengths = [start + k.shape[2]] * self.num_layers
+        self._lengths = [self._lengths[layer]] * self.num_layers
         return back
 
     def _start(self, batch_size):
@@ -68,12 +67,11 @@ class _StaticSwapped(_Static):
 class _OneRoom(_Static):
     """One room for all layers, each with the right length."""
 
-    def _append(self, layer, k, v):
-        start, end = self._lengths[layer], self._lengths[layer] + k.shape[2]
-        self._keys[0, :, :, start:end] = k
-        self._values[0, :, :, start:end] = v
-        self._lengths[layer] = end
-        return self._keys[0, :, :, :end], self._values[0, :, :, :end]
+    def _start(self, batch_size):
+        super()._start(batch_size)
+        self._keys, self._values = (
+            room[:1].clone().expand(self.num_layers, -1, -1, -1, -1) for room in (self._keys, self._values)
+        )
 
 
 class _StaticNeverBack(_Static):
@@ -156,10 +154,10 @@ STATIC_CACHE = Exercise(
             "come from the tensors that you name.",
         ),
         Misconception(
-            "it concatenates all the same",
+            "no room stands behind the tensors that are named",
             _ConcatenatedAfterAll,
-            "The numbers are right, and every step copies the whole past. The storages should have their "
-            "full size from the first step on.",
+            "The numbers are right. But the storages hold what is written and no more: either every step "
+            "concatenates, and copies the whole past, or `_tensors` names copies and not views of the room.",
         ),
     ),
     hints=(
