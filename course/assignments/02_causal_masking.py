@@ -93,7 +93,8 @@ kvlearn.check("position_mask", position_mask)
 # %%
 positions = torch.arange(7)[None]
 by_position = position_mask(positions[:, -3:], positions)
-print("the two masks agree:", torch.equal(by_position[0, 0], causal_mask(3, 7)))
+print("the two masks agree:",
+      torch.equal(by_position[0, 0], causal_mask(3, 7)))
 
 # %% [markdown]
 # ## Exercise: `masked_attention`

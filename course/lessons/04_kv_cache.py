@@ -409,7 +409,8 @@ figures.mask_map(kvlearn.causal_mask(3, 7))
 @torch.no_grad()
 def last_logits(chunk):
     cache = kvlearn.GrowingCache(config, **place)
-    for piece in torch.tensor([prompt], device=model.device).split(chunk, 1):
+    tokens = torch.tensor([prompt], device=model.device)
+    for piece in tokens.split(chunk, dim=1):
         logits = model(piece, cache)
     return logits[0, -1]
 

@@ -13,7 +13,12 @@ from kvlearn.measure import cached_projections, naive_projections
 from kvlearn.rope import apply_rope
 
 CONFIG = DecoderConfig(
-    vocab_size=101, hidden_size=24, num_layers=7, num_heads=6, num_kv_heads=2, head_dim=10,
+    vocab_size=101,
+    hidden_size=24,
+    num_layers=7,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=10,
     intermediate_size=9,
 )
 

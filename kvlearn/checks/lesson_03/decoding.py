@@ -237,8 +237,7 @@ GREEDY_DECODE = Exercise(
         Misconception(
             "the prompt was counted against max_new_tokens",
             _prompt_counted,
-            "The limit is on new tokens. A limit on the whole text goes by the name of max_length "
-            "elsewhere.",
+            "The limit is on new tokens. A limit on the whole text goes by the name of max_length elsewhere.",
         ),
         Misconception(
             "the first new token was lost",
@@ -289,8 +288,7 @@ GREEDY_DECODE = Exercise(
         Misconception(
             "every step sees the prompt alone",
             _never_fed_back,
-            "The same input gives the same token, again and again. Each new token becomes part of the "
-            "text.",
+            "The same input gives the same token, again and again. Each new token becomes part of the text.",
         ),
         Misconception(
             "the caller's list of tokens grew",

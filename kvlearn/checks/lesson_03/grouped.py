@@ -214,8 +214,7 @@ GROUPED_ATTENTION = Exercise(
         Misconception(
             "the mask was ignored",
             _mask_ignored,
-            "The heads are right, and every query sees every key, those of later tokens and of padding "
-            "too.",
+            "The heads are right, and every query sees every key, those of later tokens and of padding too.",
         ),
         Misconception(
             "the mask was read the wrong way round",
