@@ -123,6 +123,33 @@ class KeepsTheGivenTensors(GrowingCache):
         return super()._append(layer, k, v)
 
 
+@broken("are copied, and not changed", "update has changed the tensor that it was given as v")
+class ScalesInPlace(GrowingCache):
+    """The model goes on with what it gave: its own attention may read the same tensor."""
+
+    def _append(self, layer, k, v):
+        k, stored = super()._append(layer, k, v.clone())
+        v.mul_(2)
+        return k, stored
+
+
+@broken("are copied, and not changed", "update has changed the tensor that it was given as positions")
+class ShiftsPositionsInPlace(GrowingCache):
+    def update(self, layer, k, v, positions=None):
+        result = super().update(layer, k, v, positions)
+        if positions is not None:
+            positions += 1
+        return result
+
+
+@broken(EVERYTHING, "view size is not compatible")
+class ViewsWhatIsNotContiguous(GrowingCache):
+    """Heads that were split from channels do not lie in order, and `view` wants that they do."""
+
+    def _append(self, layer, k, v):
+        return super()._append(layer, k.reshape(-1).view(k.shape), v.view(-1).view(v.shape))
+
+
 @broken("Two caches share nothing", "is 10, and 3 slots have been written")
 class OnClassLevel(GrowingCache):
     """The lists belong to the class, so that a second cache finds the first one's tokens."""
@@ -149,6 +176,29 @@ class BytesOfOneLayer(GrowingCache):
     @property
     def used_bytes(self):
         return self._keys[0].nbytes + self._values[0].nbytes
+
+
+@broken("what the stored slots need", "After 3 slots in bfloat16 used_bytes is 18432 and should be 9216")
+class BytesOfFloat32(GrowingCache):
+    """Four bytes a number, whatever is stored."""
+
+    @property
+    def used_bytes(self):
+        return sum(tensor.numel() * 4 for tensor in self._tensors())
+
+    allocated_bytes = used_bytes
+
+
+@broken("what the stored slots need", "After reorder([3]) used_bytes is", "4 layers x 1 rows")
+class KeepsRoomForRowsThatLeft(StaticCache):
+    def _start(self, batch_size):
+        super()._start(max(batch_size, 3))
+
+    def _append(self, layer, k, v):
+        rows = len(k)
+        k, v = (torch.cat((x, x[:1].expand(max(0, 3 - rows), -1, -1, -1))) for x in (k, v))
+        k, v = super()._append(layer, k, v)
+        return k[:rows], v[:rows]
 
 
 @broken("what the stored slots need", "allocated_bytes is 0")

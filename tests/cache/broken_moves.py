@@ -74,6 +74,27 @@ class KeepsUnfinishedSteps(GrowingCache):
         self._end_step()
 
 
+@broken(
+    "A new cache is empty", "next_position is a tensor of whole numbers, one a row; this one is [0, 0, 0]."
+)
+class NextPositionIsAList(GrowingCache):
+    """The decoder adds it to a tensor."""
+
+    @property
+    def next_position(self):
+        return super().next_position.tolist()
+
+
+@broken("increase strictly", "accepted: positions that are left out and go on to 40")
+class CountsPastTheLastPosition(GrowingCache):
+    """What nobody gave, nobody checked."""
+
+    def _new_positions(self, positions, length):
+        if positions is None:
+            return self.next_position[:, None] + torch.arange(length)
+        return super()._new_positions(positions, length)
+
+
 @broken("increase strictly", "accepted: a position that a row has already")
 class AcceptsAnyPosition(GrowingCache):
     def _check_positions(self, positions, length, following):
@@ -122,6 +143,25 @@ class ReorderForgetsPositions(GrowingCache):
         super().reorder(batch_index)
         if len(batch_index) == len(positions):
             self._describe(positions)
+
+
+@broken("independent afterwards", "The value that comes back for layer 0, row 0")
+class ReorderMixesARowThatIsNew(GrowingCache):
+    """A batch that grows by a row, and the values of all rows move up by one."""
+
+    def reorder(self, batch_index):
+        grows = len(batch_index) > self.batch_size
+        super().reorder(batch_index)
+        if grows:
+            self._values = [v.roll(1, dims=0) for v in self._values]
+
+
+@broken("independent afterwards", "After reorder([4, 1]) and truncate(0) next_position is [0, 0, 0]")
+class TruncateToZeroIsAReset(GrowingCache):
+    def truncate(self, length):
+        super().truncate(length)
+        if length == 0:
+            self.reset()
 
 
 @broken("independent afterwards", "row 0")
@@ -177,6 +217,17 @@ class ResetKeepsTheBatch(GrowingCache):
         self.truncate(0)
 
 
+@broken("holds nothing may be rolled back", "IndexError", "self.parts[layer][0]")
+class NothingToRollBack(GrowingCache):
+    """The first chunk opens the list; before it there is none."""
+
+    def truncate(self, length):
+        self.parts = [[key] if key.shape[2] else [] for key in self._keys]
+        for layer in range(self.num_layers):
+            self.parts[layer][0]
+        super().truncate(length)
+
+
 # Errors ------------------------------------------------------------------------------------------------
 
 
@@ -196,6 +247,14 @@ class IgnoresExtraRows(GrowingCache):
 class CastsInSilence(GrowingCache):
     def update(self, layer, k, v, positions=None):
         return super().update(layer, k.to(self.dtype), v, positions)
+
+
+@broken("wrong layer, shape, dtype or device", "accepted: keys in torch.float64 in the last layer of a step")
+class ChecksTheFirstLayerOnly(GrowingCache):
+    def _check_tensors(self, layer, k, v):
+        self._check_layer(layer)
+        if layer == 0 or k.device.type == "meta":
+            super()._check_tensors(layer, k, v)
 
 
 @broken("past the end", "2 have room", "accepted")
@@ -250,3 +309,16 @@ class TruncateTakesAnyNumber(GrowingCache):
 class ReorderCountsFromTheEnd(GrowingCache):
     def reorder(self, batch_index):
         super().reorder([row % self.batch_size if row < 0 else row for row in batch_index])
+
+
+@broken("truncate or reorder to slots or rows", "accepted: truncate to more slots in one row")
+class TruncateClampsARow(GrowingCache):
+    def truncate(self, length):
+        super().truncate(length if isinstance(length, int) else [min(n, self.length) for n in length])
+
+
+@broken("truncate or reorder to slots or rows", "accepted: truncate to -1 slots in one row")
+class TruncateRowsFromTheEnd(GrowingCache):
+    def truncate(self, length):
+        rows = length if isinstance(length, int) else [n + self.length * (n < 0) for n in length]
+        super().truncate(rows)

@@ -64,6 +64,9 @@ def test_every_rule_rejects_something(rule):
         (lambda: None, "calls <lambda>(config, batch_size=3), and its parameters are ()"),
         (lambda config, **named: named["room"], "KeyError: 'room'"),
         (lambda config, batch_size: None, "It has no update and no key_positions"),
+        (lambda config, batch_size: exit(), "SystemExit"),
+        (dict, "calls dict(config, batch_size=3), which it does not take"),
+        (partial(GrowingCache, room=3), "calls GrowingCache(config, batch_size=3), which it does not take"),
     ],
 )
 def test_what_is_no_cache_is_said(given, words):

@@ -54,7 +54,7 @@ def check_cache(make_cache, seed: int = 0) -> Result:
                 rule(new)
             except Broken as broken:
                 _fail(f"{name} breaks a rule of the cache contract. {sentence}\n{broken}")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if explain.is_unwritten(error):
                     _fail(f"{name} is not written yet: it raises NotImplementedError.")
                 _fail(f"{name} fails where a rule is tried. {sentence}\n{explain.explain_error(error)}")
@@ -86,7 +86,10 @@ def _check_maker(make_cache, name: str) -> None:
             "check_cache makes its own caches, so it takes the class: check_cache(MyCache), or "
             f"check_cache(functools.partial(MyCache, max_length=64)). This is {explain.kind_of(make_cache)}."
         )
-    signature = inspect.signature(make_cache)
+    try:
+        signature = inspect.signature(make_cache)
+    except (TypeError, ValueError):  # a builtin, or a partial with arguments that do not fit
+        _fail(f"check_cache calls {name}(config, batch_size={ROWS}), which it does not take.")
     try:
         signature.bind(CONFIG, batch_size=ROWS)
     except TypeError:

@@ -78,7 +78,8 @@ class Pair:
 
         Args:
             positions: one list a row; or a number of tokens, and the cache finds the positions itself.
-            after_update: called as after_update(layer, k, v) when a layer has been compared.
+            after_update: called as after_update(layer, k, v, positions), with the tensors that were given,
+                when a layer has been compared.
         """
         left_out = isinstance(positions, int)
         if left_out:
@@ -88,16 +89,18 @@ class Pair:
         before = self.ledger.length
         self.ledger.append(positions, keys, values)
         for layer in LAYERS:
-            k, v = keys[layer].clone(), values[layer].clone()
+            # As a decoder gives them: heads were split from the channels of a token, so v is not contiguous.
+            k, v = keys[layer].clone(), _split_from_channels(values[layer])
+            given = positions.clone()
             try:
-                result = self.cache.update(layer, k, v, *([] if left_out else [positions.clone()]))
+                result = self.cache.update(layer, k, v, *([] if left_out else [given]))
             except Exception:
                 self.ledger.truncate(before)
                 raise
             seen = self.cache.key_positions(layer)
             compare(self.ledger, layer, result, seen, k.shape[2], self.exact, self.window)
             if after_update is not None:
-                after_update(layer, k, v)
+                after_update(layer, k, v, given)
 
     def begin_step(self, length: int) -> None:
         """New tokens for every layer but the last: a step that is never finished."""
@@ -136,7 +139,10 @@ class Pair:
         self.expect(f"{when} next_position", self.next_position(), self.ledger.next_position)
 
     def next_position(self) -> list[int]:
-        return torch.as_tensor(self.cache.next_position).tolist()
+        given = self.cache.next_position
+        if not isinstance(given, torch.Tensor) or given.is_floating_point() or given.ndim != 1:
+            raise Broken(f"next_position is a tensor of whole numbers, one a row; this one is {given!r}.")
+        return given.tolist()
 
     def expect_refusal(self, what: str, call) -> None:
         """An error, and afterwards the cache is as it was and goes on."""
@@ -167,3 +173,8 @@ class Pair:
             "allocated_bytes": self.cache.allocated_bytes,
             "key_positions": [self.cache.key_positions(layer).tolist() for layer in LAYERS],
         }
+
+
+def _split_from_channels(x: torch.Tensor) -> torch.Tensor:
+    """A copy of x (B, heads, L, head_dim) that lies in memory as (B, L, heads, head_dim)."""
+    return x.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)

@@ -28,6 +28,12 @@ def misfits(new):
         ("keys and values on another device", 0, k.to("meta"), v.to("meta")),
     ):
         pair.expect_refusal(what, lambda layer=layer, k=keys, v=values: pair.cache.update(layer, k, v))
+    last = LAYERS[-1]
+    for what, keys, values in (("a row too few", k[1:], v[1:]), (f"keys in {other}", k.to(other), v)):
+        pair.begin_step(2)
+        pair.expect_refusal(
+            f"{what} in the last layer of a step", lambda k=keys, v=values: pair.cache.update(last, k, v)
+        )
 
 
 def bad_positions(new):
@@ -48,6 +54,10 @@ def bad_positions(new):
         positions = torch.tensor(rows, device=pair.device)
         pair.expect_refusal(what, lambda k=k, v=v, given=positions: pair.cache.update(0, k, v, given))
         pair.truncate(4)
+    pair.step([[last - 2]] * ROWS)
+    k, v = (side[0] for side in pair.draw(2))
+    what = f"positions that are left out and go on to {last}"
+    pair.expect_refusal(what, lambda: pair.cache.update(0, k, v))
 
 
 def overflow(new):
@@ -84,6 +94,8 @@ def bad_rows(new):
         ("truncate to more slots than there are", lambda: pair.cache.truncate(pair.ledger.length + 1)),
         ("truncate to -1 slots", lambda: pair.cache.truncate(-1)),
         ("truncate with too few rows", lambda: pair.cache.truncate([1, 2])),
+        ("truncate to more slots in one row", lambda: pair.cache.truncate([1, pair.ledger.length + 1, 2])),
+        ("truncate to -1 slots in one row", lambda: pair.cache.truncate([2, 1, -1])),
         ("reorder to a row that is not there", lambda: pair.cache.reorder([0, ROWS])),
         ("reorder to row -1", lambda: pair.cache.reorder([0, -1])),
         ("reorder to no rows at all", lambda: pair.cache.reorder([])),

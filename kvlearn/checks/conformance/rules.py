@@ -59,10 +59,23 @@ def nothing_shared(new):
 
 
 def copies(new):
-    """The given k and v are copied: what their owner does with them later changes nothing."""
+    """The given k, v and positions are copied, and not changed: what their owner does with them later changes
+    nothing."""
     pair = new()
+
+    def spoil(layer, k, v, positions):
+        ledger, new = pair.ledger, slice(pair.ledger.length - k.shape[2], None)
+        for name, given, was in (
+            ("k", k, ledger.keys[layer, :, :, new]),
+            ("v", v, ledger.values[layer, :, :, new]),
+            ("positions", positions, ledger.positions[:, new]),
+        ):
+            if not torch.equal(given, was):
+                raise Broken(f"update has changed the tensor that it was given as {name}.")
+            given.fill_(7)
+
     for chunk in (THREE, [[3]] * ROWS, [[4]] * ROWS):
-        pair.step(chunk, after_update=lambda layer, k, v: (k.fill_(7.0), v.fill_(7.0)))
+        pair.step(chunk, after_update=spoil)
 
 
 def length_moves_last(new):
@@ -71,7 +84,7 @@ def length_moves_last(new):
     for tokens in (3, 1, 2):
         before = pair.cache.length, pair.next_position()
 
-        def still(layer, k, v, before=before):
+        def still(layer, *_, before=before):
             if layer < LAYERS[-1]:
                 when = f"In the middle of a step (layer {layer} of 0 to {LAYERS[-1]} is written),"
                 pair.expect(f"{when} length", pair.cache.length, before[0])
@@ -153,8 +166,11 @@ def reorder_other_batch(new):
     """reorder may shrink or grow the batch, and the rows are independent afterwards."""
     pair = new()
     pair.step(UNEVEN)
-    pair.reorder([1])
-    pair.expect_lengths("After reorder([1])")
+    pair.reorder([2, 0, 2, 1])
+    pair.expect_lengths("After reorder([2, 0, 2, 1])")
+    pair.step(1)
+    pair.reorder([3])
+    pair.expect_lengths("After reorder([3])")
     pair.step(2)
     pair.reorder([0, 0, 0, 0, 0])
     pair.expect_lengths("After reorder([0, 0, 0, 0, 0])")
@@ -162,6 +178,9 @@ def reorder_other_batch(new):
     pair.truncate([pair.ledger.length - row for row in range(5)])
     pair.step(2)
     pair.reorder([4, 1])
+    pair.step(1)
+    pair.truncate(0)
+    pair.expect_lengths("After reorder([4, 1]) and truncate(0)")
     pair.step(1)
 
 
@@ -174,6 +193,16 @@ def reset(new):
     pair.expect_lengths("After reset")
     pair.expect("After reset used_bytes", pair.cache.used_bytes, 0)
     pair.step(THREE)
+    pair.step(1)
+
+
+def moved_while_empty(new):
+    """A cache that holds nothing may be rolled back to 0 slots, reordered and reset all the same."""
+    pair = new()
+    pair.truncate(0)
+    pair.reorder([2, 0, 1])
+    pair.reset()
+    pair.expect_lengths("After truncate(0), reorder and reset, before the first token,")
     pair.step(1)
 
 
@@ -211,29 +240,34 @@ def number_format(new):
 def byte_counts(new):
     """used_bytes is what the stored slots need, padding included; allocated_bytes is no less."""
     pair = new()
-
-    def count(when):
-        used, allocated = pair.cache.used_bytes, pair.cache.allocated_bytes
-        slots = len(LAYERS) * pair.ledger.batch_size * pair.ledger.length
-        numbers = math.prod(pair.cache.key_shape) + math.prod(pair.cache.value_shape)
-        want = slots * numbers * pair.dtype.itemsize
-        if pair.exact and pair.window is None and used != want:
-            raise Broken(
-                f"{when} used_bytes is {used} and should be {want}: {len(LAYERS)} layers x "
-                f"{pair.ledger.batch_size} rows x {pair.ledger.length} slots x {numbers} numbers in a key "
-                f"and its value, of {pair.dtype.itemsize} bytes."
-            )
-        if not 0 < used <= allocated:
-            raise Broken(f"{when} used_bytes is {used} and allocated_bytes is {allocated}.")
-
     pair.step(UNEVEN)
-    count("After 4 slots")
+    _expect_bytes(pair, "After 4 slots")
     pair.step(1)
-    count("After 5 slots")
+    _expect_bytes(pair, "After 5 slots")
     pair.truncate(2)
-    count("After truncate(2)")
-    pair.reorder([0, 1, 2, 0])
-    count("After reorder([0, 1, 2, 0])")
+    _expect_bytes(pair, "After truncate(2)")
+    for rows in ([0, 1, 2, 0], [3]):
+        pair.reorder(rows)
+        _expect_bytes(pair, f"After reorder({rows})")
+    if pair.takes(dtype=torch.bfloat16):
+        pair = new(dtype=torch.bfloat16)
+        pair.step(3)
+        _expect_bytes(pair, "After 3 slots in bfloat16")
+
+
+def _expect_bytes(pair, when):
+    used, allocated = pair.cache.used_bytes, pair.cache.allocated_bytes
+    slots = len(LAYERS) * pair.ledger.batch_size * pair.ledger.length
+    numbers = math.prod(pair.cache.key_shape) + math.prod(pair.cache.value_shape)
+    want = slots * numbers * pair.dtype.itemsize
+    if pair.exact and pair.window is None and used != want:
+        raise Broken(
+            f"{when} used_bytes is {used} and should be {want}: {len(LAYERS)} layers x "
+            f"{pair.ledger.batch_size} rows x {pair.ledger.length} slots x {numbers} numbers in a key "
+            f"and its value, of {pair.dtype.itemsize} bytes."
+        )
+    if not 0 < used <= allocated:
+        raise Broken(f"{when} used_bytes is {used} and allocated_bytes is {allocated}.")
 
 
 RULES = (
@@ -252,6 +286,7 @@ RULES = (
     reorder,
     reorder_other_batch,
     reset,
+    moved_while_empty,
     unfinished_step,
     number_format,
     byte_counts,
