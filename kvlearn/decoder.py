@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from kvlearn.attention import attention as library_attention
 from kvlearn.attention import position_mask
-from kvlearn.cache.base import KVCache
+from kvlearn.cache.base import KVCache, is_whole_tensor
 from kvlearn.rope import apply_rope
 
 
@@ -93,7 +93,7 @@ class SelfAttention(nn.Module):
         key_positions, window = positions, None
         if cache is not None:
             k, v = cache.update(self.layer, k, v, positions)
-            key_positions, window = cache.key_positions(self.layer), cache.window
+            key_positions, window = cache.key_positions(self.layer), getattr(cache, "window", None)
         mask = position_mask(positions, key_positions, window)
         out = attention(q, k, v, mask=mask)  # (B, Hq, L, D)
         return self.o_proj(rearrange(out, "b h l d -> b l (h d)"))
@@ -191,9 +191,14 @@ class Decoder(nn.Module):
         return self.lm_head(self.norm(x))
 
     def _check(self, tokens: Tensor, cache: KVCache | None, positions: Tensor | None) -> Tensor:
-        if tokens.ndim != 2 or tokens.numel() == 0 or tokens.is_floating_point():
+        if not isinstance(tokens, Tensor):
             raise ValueError(
-                "The decoder takes at least one token in integers of shape (batch, length); "
+                f"The decoder takes a tensor of token ids (batch, length); got a {type(tokens).__name__}. "
+                "torch.tensor([ids]) makes one of a list of ids."
+            )
+        if tokens.ndim != 2 or tokens.numel() == 0 or tokens.dtype not in (torch.int64, torch.int32):
+            raise ValueError(
+                "The decoder takes at least one token, as int64 (or int32) of shape (batch, length); "
                 f"got {tokens.dtype} of shape {tuple(tokens.shape)}."
             )
         smallest, largest = (int(end) for end in tokens.aminmax())
@@ -206,6 +211,9 @@ class Decoder(nn.Module):
         if positions is None:
             start = torch.zeros_like(tokens[:, 0]) if cache is None else cache.next_position
             positions = start[:, None] + torch.arange(length, device=tokens.device)
+        elif not is_whole_tensor(positions):
+            got = positions.dtype if isinstance(positions, Tensor) else f"a {type(positions).__name__}"
+            raise ValueError(f"positions are a tensor of integers (batch, length); got {got}.")
         elif positions.shape != tokens.shape:
             raise ValueError(
                 f"Each token has its position; got tokens {tuple(tokens.shape)} and positions "
@@ -218,6 +226,11 @@ class Decoder(nn.Module):
         return positions
 
     def _check_cache(self, cache: KVCache, batch: int) -> None:
+        if isinstance(cache, type) or not hasattr(cache, "next_position"):
+            raise ValueError(
+                "A cache is made before it is given, with the model's config, as in "
+                f"GrowingCache(model.config); got {cache!r}."
+            )
         if len(cache.next_position) != batch:
             raise ValueError(
                 f"The cache has {len(cache.next_position)} rows and the tokens have {batch}; make the cache "

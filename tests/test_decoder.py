@@ -189,6 +189,15 @@ def test_dtype_and_device_are_the_weights():
         ),
         ({"tokens": torch.zeros(2, 0, dtype=torch.long)}, "at least one token"),
         ({"tokens": torch.zeros(2, 3)}, "got torch.float32"),
+        ({"tokens": torch.zeros(2, 3, dtype=torch.uint8)}, "as int64 (or int32)"),
+        ({"tokens": torch.ones(2, 3, dtype=torch.bool)}, "got torch.bool of shape (2, 3)"),
+        (
+            {"tokens": [[1, 2], [3, 4]]},
+            "a tensor of token ids (batch, length); got a list. torch.tensor([ids])",
+        ),
+        ({"positions": [[4, 5, 6], [4, 5, 6]]}, "a tensor of integers (batch, length); got a list"),
+        ({"positions": torch.ones(2, 3)}, "a tensor of integers (batch, length); got torch.float32"),
+        ({"positions": torch.ones(2, 3, dtype=torch.bool)}, "got torch.bool"),
         ({"tokens": torch.tensor([[0, 31]])}, "Token 31 is not in the vocabulary of 0 to 30"),
         ({"tokens": torch.tensor([[3, -1]])}, "Token -1 is not in the vocabulary"),
         ({"positions": torch.tensor([[0, 1, 2]])}, "tokens (2, 3) and positions (1, 3)"),
@@ -229,6 +238,26 @@ def test_a_cache_of_another_depth_is_refused(layers):
         decoder(random_tokens(1, 4), cache)
     assert f"The cache has {layers} layers and the model 3" in str(error.value)
     assert cache.length == 0 and cache.used_bytes == 0
+
+
+@pytest.mark.parametrize("cache", [GrowingCache, "growing", True, []])
+def test_what_is_no_cache_is_refused(cache):
+    """The class for a cache of it: the brackets were forgotten."""
+    with pytest.raises(ValueError, match="made before it is given, with the model's config"):
+        tiny_decoder()(random_tokens(1, 4), cache)
+
+
+def test_a_cache_need_not_know_of_windows():
+    """One from scratch has what the contract asks for, and no `window` says that it has none."""
+
+    class Bare:
+        def __init__(self, cache):
+            self.update, self.key_positions = cache.update, cache.key_positions
+            self.next_position = cache.next_position
+
+    decoder, tokens = tiny_decoder(), random_tokens(1, 4)
+    bare = Bare(GrowingCache(decoder.config, dtype=torch.float64))
+    assert torch.allclose(decoder(tokens, bare), decoder(tokens), rtol=0, atol=1e-11)
 
 
 def test_a_full_cache_is_as_it_was():

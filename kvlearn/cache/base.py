@@ -19,6 +19,7 @@ Eager only: lengths are Python numbers and the errors look at positions, so a co
 again at every length (meta-pytorch/torchtune#1663).
 """
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -41,10 +42,20 @@ class KVCache(ABC):
     window = None  # or W: a query sees itself and the W - 1 positions before it
 
     def __init__(self, config, batch_size=1, *, max_length=None, dtype=None, device=None):
-        if batch_size < 1:
-            raise ValueError(f"A cache has at least one row; got batch_size={batch_size}.")
-        if max_length is not None and max_length < 1:
-            raise ValueError(f"A cache has at least one slot; got max_length={max_length}.")
+        if not is_whole(batch_size) or batch_size < 1:
+            raise ValueError(
+                f"A cache has a whole number of rows, at least 1; got batch_size={batch_size!r}."
+            )
+        if max_length is not None and (not is_whole(max_length) or max_length < 1):
+            raise ValueError(
+                f"A cache has a whole number of slots, at least 1; got max_length={max_length!r}."
+            )
+        for name in ("num_layers", "num_kv_heads", "head_dim", "max_position"):
+            if not hasattr(config, name):
+                raise ValueError(
+                    f"A cache is made with a config, such as model.config; a {type(config).__name__} has no "
+                    f"{name}."
+                )
         self.num_layers = config.num_layers
         self.key_shape = self.value_shape = (config.num_kv_heads, config.head_dim)
         self.max_position = config.max_position
@@ -153,8 +164,8 @@ class KVCache(ABC):
         Raises:
             ValueError: more slots than there are, a negative number, or not one number a row.
         """
-        rows = torch.as_tensor(length, device=self.device)
-        if rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
+        rows = self._numbers(length)
+        if rows is None:
             raise ValueError(f"truncate takes whole numbers of slots; got {length!r}.")
         if rows.ndim > 1 or (rows.ndim == 1 and len(rows) != self.batch_size):
             raise ValueError(
@@ -180,8 +191,8 @@ class KVCache(ABC):
         Raises:
             ValueError: an index that is not a row, or none at all.
         """
-        index = torch.as_tensor(batch_index, device=self.device)
-        if index.ndim != 1 or len(index) == 0 or index.is_floating_point() or index.dtype == torch.bool:
+        index = self._numbers(batch_index)
+        if index is None or index.ndim != 1 or len(index) == 0:
             raise ValueError(f"reorder takes a list of one or more row numbers; got {batch_index!r}.")
         if int(index.min()) < 0 or int(index.max()) >= self.batch_size:
             raise ValueError(f"reorder takes rows 0 to {self.batch_size - 1}; got {index.tolist()}.")
@@ -260,7 +271,7 @@ class KVCache(ABC):
     def _same_step(self, positions: Tensor | None) -> bool:
         if positions is self._given:
             return True
-        if positions is None or positions.shape != self._step.shape:
+        if not isinstance(positions, Tensor) or positions.shape != self._step.shape:
             return False
         return bool((positions.to(self.device) == self._step).all())
 
@@ -283,10 +294,14 @@ class KVCache(ABC):
         return positions
 
     def _check_positions(self, positions: Tensor, length: int, following: Tensor) -> Tensor:
-        if positions.shape != (self.batch_size, length) or positions.is_floating_point():
+        shape = (self.batch_size, length)
+        if not is_whole_tensor(positions):
+            got = f"{positions.dtype}" if isinstance(positions, Tensor) else f"a {type(positions).__name__}"
+            raise ValueError(f"positions are a tensor of integers (batch, length) = {shape}; got {got}.")
+        if positions.shape != shape:
             raise ValueError(
-                f"positions are integers of shape (batch, length) = {(self.batch_size, length)}; "
-                f"got {positions.dtype} of shape {tuple(positions.shape)}."
+                f"positions are integers of shape (batch, length) = {shape}; got {positions.dtype} of shape "
+                f"{tuple(positions.shape)}."
             )
         positions = positions.to(self.device, torch.long, copy=True)
         held = positions >= 0
@@ -299,13 +314,25 @@ class KVCache(ABC):
             )
         return positions
 
+    def _numbers(self, given) -> Tensor | None:
+        """What truncate or reorder was given as a tensor of integers, or None if it is none."""
+        try:
+            numbers = torch.as_tensor(given, device=self.device)
+        except (TypeError, ValueError, RuntimeError):
+            return None
+        return numbers if is_whole_tensor(numbers) else None
+
     def _check_layer(self, layer: int) -> None:
-        if not 0 <= layer < self.num_layers:
-            raise ValueError(f"The cache has layers 0 to {self.num_layers - 1}; got layer {layer}.")
+        if not is_whole(layer) or not 0 <= layer < self.num_layers:
+            raise ValueError(f"The cache has layers 0 to {self.num_layers - 1}; got layer {layer!r}.")
 
     def _check_tensors(self, layer: int, k: Tensor, v: Tensor) -> None:
         self._check_layer(layer)
         for name, tensor, (heads, head_dim) in (("k", k, self.key_shape), ("v", v, self.value_shape)):
+            if not isinstance(tensor, Tensor):
+                raise ValueError(
+                    f"{name} is a tensor (batch, kv heads, length, head_dim); got a {type(tensor).__name__}."
+                )
             if tensor.ndim != 4 or tensor.shape != (self.batch_size, heads, k.shape[2], head_dim):
                 raise ValueError(
                     f"{name} should be (batch, kv heads, length, head_dim) = ({self.batch_size}, {heads}, "
@@ -318,8 +345,25 @@ class KVCache(ABC):
                 )
 
 
-def _short(positions: Tensor | None) -> str:
+def is_whole(value) -> bool:
+    """A whole number, of Python's, numpy's or torch's; True and False are none."""
+    try:
+        return not isinstance(value, bool) and operator.index(value) is not None
+    except TypeError:
+        return False
+
+
+def is_whole_tensor(value) -> bool:
+    """A tensor of integers."""
+    if not isinstance(value, Tensor):
+        return False
+    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+
+
+def _short(positions) -> str:
     if positions is None:
         return "positions that go on from the last"
+    if not isinstance(positions, Tensor) or positions.ndim != 2:
+        return f"positions {positions!r}"
     first, last = positions[:, :1].flatten().tolist(), positions[:, -1:].flatten().tolist()
     return f"positions {first} to {last}" if positions.shape[1] > 1 else f"positions {first}"

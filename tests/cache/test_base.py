@@ -100,12 +100,26 @@ def test_smallest_caches():
 
 @pytest.mark.parametrize(
     "options, words",
-    [({"batch_size": 0}, "batch_size=0"), ({"max_length": 0}, "max_length=0")],
+    [
+        ({"batch_size": 0}, "at least 1; got batch_size=0"),
+        ({"batch_size": 2.0}, "a whole number of rows, at least 1; got batch_size=2.0"),
+        ({"batch_size": "2"}, "got batch_size='2'"),
+        ({"batch_size": True}, "got batch_size=True"),
+        ({"max_length": 0}, "at least 1; got max_length=0"),
+        ({"max_length": 9.5}, "a whole number of slots, at least 1; got max_length=9.5"),
+    ],
 )
 def test_sizes_that_cannot_be(options, words):
     """A cache of no rows accepts tokens of no rows, for ever."""
     with pytest.raises(ValueError, match=words):
         Notes(CONFIG, **options)
+
+
+def test_a_model_is_not_its_config():
+    """The first thing that one gives; a missing attribute would say nothing of what is wanted."""
+    with pytest.raises(ValueError, match="a config, such as model.config; a Linear has no num_layers"):
+        GrowingCache(torch.nn.Linear(1, 1))
+    assert GrowingCache(CONFIG, torch.tensor(2)).batch_size == 2
 
 
 # A step ----------------------------------------------------------------------------------------------
@@ -223,7 +237,8 @@ def test_no_graph_is_kept():
     [
         ([[3], [3], [3]], "(2, 1); got torch.int64 of shape (3, 1)"),
         ([[3, 4], [3, 4]], "(2, 1); got torch.int64 of shape (2, 2)"),
-        ([[3.0], [3.0]], "got torch.float32 of shape (2, 1)"),
+        ([[3.0], [3.0]], "a tensor of integers (batch, length) = (2, 1); got torch.float32"),
+        ([[True], [True]], "got torch.bool"),
         ([[3], [-2]], "got positions [3, -2] where the next are [3, 2]"),
         ([[2], [3]], "got positions [2, 3] where the next are [3, 2]"),
         ([[3], [1]], "got positions [3, 1] where the next are [3, 2]"),
@@ -238,6 +253,19 @@ def test_positions_that_are_refused(positions, words):
         write(cache, 1, positions)
     assert words in str(error.value)
     assert cache.positions.tolist() == [[0, 1, 2], [-1, 0, 1]]
+
+
+def test_positions_that_are_no_tensor():
+    """A list of lists is what one types; in the first layer of a step and in a later one."""
+    cache = GrowingCache(CONFIG, 2)
+    with pytest.raises(ValueError, match="a tensor of integers .batch, length. = .2, 1.; got a list"):
+        cache.update(0, *pair(1), [[0], [0]])
+    write(cache, 1, layers=[0])
+    with pytest.raises(
+        ValueError, match="the same positions; layer 1 got 1 tokens at positions .*, and this"
+    ):
+        cache.update(1, *pair(1), [[0], [0]])
+    assert cache.length == 0
 
 
 def test_positions_that_are_just_allowed():
@@ -257,6 +285,11 @@ def test_positions_that_are_just_allowed():
     [
         (3, *pair(2), "layers 0 to 2; got layer 3"),
         (-1, *pair(2), "layers 0 to 2; got layer -1"),
+        ("0", *pair(2), "layers 0 to 2; got layer '0'"),
+        (1.0, *pair(2), "layers 0 to 2; got layer 1.0"),
+        (True, *pair(2), "layers 0 to 2; got layer True"),
+        (0, None, pair(2)[1], "k is a tensor (batch, kv heads, length, head_dim); got a NoneType"),
+        (0, pair(2)[0], [pair(2)[1]], "v is a tensor (batch, kv heads, length, head_dim); got a list"),
         (0, *pair(2, batch=3), "k should be (batch, kv heads, length, head_dim) = (2, 4, L, 6)"),
         (0, pair(2)[0], pair(3)[1], "v should be"),
         (0, pair(2)[0][:, :3], pair(2)[1], "got (2, 3, 2, 6)"),
@@ -329,6 +362,9 @@ def test_truncate_to_zero_is_empty():
         (2.0, "whole numbers of slots; got 2.0"),
         (True, "whole numbers of slots; got True"),
         (1j, "whole numbers"),
+        (None, "whole numbers of slots; got None"),
+        ("all", "whole numbers of slots; got 'all'"),
+        ([1, None], "whole numbers of slots; got [1, None]"),
     ],
 )
 def test_truncates_that_are_refused(length, words):
@@ -368,6 +404,8 @@ def test_reorder_copies_rows():
         ([[0, 1]], "one or more row numbers"),
         ([0.0], "one or more row numbers"),
         ([True, False], "one or more row numbers"),
+        ("01", "one or more row numbers; got '01'"),
+        (None, "one or more row numbers; got None"),
     ],
 )
 def test_reorders_that_are_refused(index, words):
