@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from kvlearn.attention import attention as library_attention
 from kvlearn.attention import position_mask
-from kvlearn.cache.base import KVCache, is_whole_tensor
+from kvlearn.cache.base import KVCache, check_is_cache, is_whole_tensor
 from kvlearn.rope import apply_rope
 
 
@@ -226,11 +226,7 @@ class Decoder(nn.Module):
         return positions
 
     def _check_cache(self, cache: KVCache, batch: int) -> None:
-        if isinstance(cache, type) or not hasattr(cache, "next_position"):
-            raise ValueError(
-                "A cache is made before it is given, with the model's config, as in "
-                f"GrowingCache(model.config); got {cache!r}."
-            )
+        check_is_cache(cache)
         if len(cache.next_position) != batch:
             raise ValueError(
                 f"The cache has {len(cache.next_position)} rows and the tokens have {batch}; make the cache "

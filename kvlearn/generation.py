@@ -5,6 +5,8 @@ the cache has not seen. Prompts of different lengths stand side by side, padded 
 keep the padding out of everything, so that each row says what it would say alone.
 """
 
+import inspect
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlearn.cache.base import KVCache
+from kvlearn.cache.base import KVCache, check_is_cache, is_whole
 from kvlearn.decoder import Decoder
 
 
@@ -85,7 +87,8 @@ def generate(
     """
     prompts = _as_rows(model, prompts)
     _check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk)
-    eos_ids = set(eos_ids)
+    _check_helpers(generator, on_token)
+    eos_ids = _as_ids(eos_ids)
     rows = [list(prompt) for prompt in prompts]
     seen = [0] * len(rows) if cache is None else _seen_tokens(cache, rows)
     _check_room(model, cache, rows, seen, max_new_tokens)
@@ -134,7 +137,9 @@ def pick(
     if temperature == 0:
         return logits.argmax(dim=-1)
     place = torch.device("cpu") if generator is None else generator.device
-    logits = logits.to(place, torch.float32) / temperature
+    logits = logits.to(place, torch.float32)
+    # The largest becomes 0, which no small temperature can make infinite.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / max(temperature, torch.finfo(torch.float32).tiny)
     if top_k is not None:
         smallest_kept = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < smallest_kept, float("-inf"))
@@ -187,25 +192,82 @@ def _batch(rows, starts: list[int], ends: list[int], device) -> tuple[Tensor, Te
 
 
 def _as_rows(model: Decoder, prompts) -> list[list[int]]:
-    if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], str)):
+    prompts = _plain(prompts)
+    texts = prompts if isinstance(prompts, Sequence) else ()
+    if any(isinstance(text, str | bytes) for text in (prompts, *texts)):
         raise ValueError("generate takes token ids; turn the text into ids with tokenizer.encode(text).")
-    if isinstance(prompts, Tensor):
-        prompts = prompts.tolist()
-    if len(prompts) and isinstance(prompts[0], int):
-        prompts = [prompts]
-    prompts = [row.tolist() if isinstance(row, Tensor) else list(row) for row in prompts]
-    if not prompts or not all(prompts):
+    if not isinstance(prompts, Sequence):
+        kind = type(prompts).__name__
+        raise ValueError(f"prompts are a list of token ids, or several; this is of type {kind}.")
+    rows = [_plain(row) for row in prompts]
+    if rows and not any(isinstance(row, Sequence) for row in rows):
+        rows = [rows]
+    if not rows or not all(row for row in rows if isinstance(row, Sequence)):
         raise ValueError("A prompt needs at least one token: without one there is nothing to continue.")
-    for row, prompt in enumerate(prompts):
-        for token in prompt:
-            if not 0 <= token < model.config.vocab_size:
-                raise ValueError(
-                    f"Prompt {row} has token {token}; the vocabulary is 0 to {model.config.vocab_size - 1}."
-                )
-    return prompts
+    return [_as_prompt(row, tokens, model.config.vocab_size) for row, tokens in enumerate(rows)]
+
+
+def _as_prompt(row: int, tokens, vocab_size: int) -> list[int]:
+    """One prompt's ids as Python's own numbers."""
+    if not isinstance(tokens, Sequence):
+        raise ValueError(f"Several prompts are a list of lists; prompt {row} is {tokens!r}.")
+    for token in tokens:
+        if not is_whole(token):
+            raise ValueError(f"Prompt {row} has {token!r} in it; token ids are whole numbers.")
+        if not 0 <= token < vocab_size:
+            raise ValueError(f"Prompt {row} has token {token}; the vocabulary is 0 to {vocab_size - 1}.")
+    return [operator.index(token) for token in tokens]
+
+
+def _plain(value):
+    """Tensors and arrays as lists and numbers, the rest as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _as_ids(eos_ids) -> set[int]:
+    try:
+        ids = list(_plain(eos_ids))
+    except TypeError:
+        ids = [None]
+    if not all(is_whole(token) for token in ids):
+        raise ValueError(f"eos_ids is a list of token ids, perhaps empty; got {eos_ids!r}.")
+    return {operator.index(token) for token in ids}
+
+
+def _check_helpers(generator, on_token) -> None:
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ValueError(
+            f"generator is a torch.Generator, as torch.Generator().manual_seed(0) makes; got {generator!r}."
+        )
+    if on_token is None:
+        return
+    if not callable(on_token):
+        raise ValueError(f"on_token is a function, called as on_token(row, token); got {on_token!r}.")
+    try:
+        signature = inspect.signature(on_token)
+    except (TypeError, ValueError):
+        return  # a builtin without one
+    try:
+        signature.bind(0, 0)
+    except TypeError:
+        raise ValueError(f"on_token is called as on_token(row, token); this one takes {signature}.") from None
+
+
+def _is_number(value) -> bool:
+    try:
+        return not isinstance(value, str) and float(value) == float(value)  # NaN is not equal to itself
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return False
 
 
 def _check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk) -> None:
+    whole = {"max_new_tokens": max_new_tokens, "top_k": top_k, "prefill_chunk": prefill_chunk}
+    numbers = {"temperature": temperature, "top_p": top_p}
+    for kind, named, fits in (("whole number", whole, is_whole), ("number", numbers, _is_number)):
+        for name, value in named.items():
+            left_out = value is None and name not in ("max_new_tokens", "temperature")
+            if not left_out and not fits(value):
+                raise ValueError(f"{name} is a {kind}; got {value!r}.")
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens is 0 or more; got {max_new_tokens}.")
     if temperature < 0:
@@ -224,6 +286,7 @@ def _check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_ch
 
 
 def _seen_tokens(cache: KVCache, rows: list[list[int]]) -> list[int]:
+    check_is_cache(cache)
     seen = cache.next_position.tolist()
     if len(seen) != len(rows):
         raise ValueError(
@@ -240,12 +303,14 @@ def _seen_tokens(cache: KVCache, rows: list[list[int]]) -> list[int]:
 
 
 def _check_room(model: Decoder, cache, rows, seen: list[int], max_new_tokens: int) -> None:
-    positions = max(len(row) for row in rows) + max_new_tokens - 1
-    if positions > model.config.max_position:
-        raise ValueError(
-            f"{positions} positions would be needed (the longest prompt has {max(len(row) for row in rows)} "
-            f"tokens, and {max_new_tokens} more), and the model has {model.config.max_position}."
-        )
+    positions = max(map(len, rows)) + max_new_tokens - 1
+    for name, holder in (("model", model.config), ("cache", cache)):
+        there = getattr(holder, "max_position", positions)
+        if positions > there:
+            raise ValueError(
+                f"{positions} positions would be needed (the longest prompt has {max(map(len, rows))} "
+                f"tokens, and {max_new_tokens} more), and the {name} has {there}."
+            )
     limit = getattr(cache, "max_length", None)
     if limit is None:
         return

@@ -345,6 +345,15 @@ class KVCache(ABC):
                 )
 
 
+def check_is_cache(cache) -> None:
+    """Refuse what is no cache, such as the class in the place of one."""
+    if isinstance(cache, type) or not hasattr(cache, "next_position"):
+        raise ValueError(
+            "A cache is made before it is given, with the model's config, as in GrowingCache(model.config); "
+            f"got {cache!r}."
+        )
+
+
 def is_whole(value) -> bool:
     """A whole number, of Python's, numpy's or torch's; True and False are none."""
     try:
