@@ -39,6 +39,11 @@ def _viewed_to_the_end(x, num_heads):
     return x.reshape(B, num_heads, L, width // num_heads)
 
 
+def _turned_before_the_split(x, num_heads):
+    B, L, width = x.shape
+    return x.transpose(1, 2).reshape(B, num_heads, L, width // num_heads)
+
+
 def _heads_not_moved(x, num_heads):
     B, L, width = x.shape
     return x.reshape(B, L, num_heads, width // num_heads)
@@ -85,6 +90,12 @@ SPLIT_HEADS = Exercise(
             "The shape is right and the numbers are scrambled. A reshape keeps the order of the "
             "numbers in memory, so numbers of different tokens landed in one head: with one "
             "token it cannot be seen, with several it can.",
+        ),
+        Misconception(
+            "tokens and width changed places before the width was split",
+            _turned_before_the_split,
+            "The shape is right and the numbers are scrambled. What lies side by side after that turn is "
+            "one channel of all tokens, and that was cut into pieces.",
         ),
         Misconception(
             "the width was split, but the head axis still stands behind the tokens",

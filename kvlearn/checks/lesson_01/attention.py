@@ -85,6 +85,7 @@ SCALED_DOT_PRODUCT_ATTENTION = Exercise(
         Misconception(w.BY_D[0], _with_values(w.scaled_by_d), w.BY_D[1]),
         Misconception(w.QUERIES[0], _with_values(w.over_queries), w.QUERIES[1]),
         Misconception(w.HEADS[0], _with_values(w.over_heads), w.HEADS[1]),
+        Misconception(w.CAUSAL[0], _with_values(w.causal), w.CAUSAL[1]),
         Misconception(w.AFTER[0], _with_values(w.scaled_after), w.AFTER[1]),
         Misconception(w.OVERFLOW[0], _with_values(w.overflowing), w.OVERFLOW[1]),
         Misconception(

@@ -9,7 +9,7 @@ import torch
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception
 from kvlearn.checks.lesson_01.attention import attention
-from kvlearn.checks.lesson_01.weights import NO_SCALE
+from kvlearn.checks.lesson_01.weights import BY_D, CAUSAL, NO_SCALE, causal
 
 
 def _multi_head(x, w_q, w_k, w_v, w_o, num_heads):
@@ -87,6 +87,15 @@ def _no_output_projection(x, w_q, w_k, w_v, w_o, num_heads):
     return _mha(x, w_q, w_k, w_v, torch.eye(w_o.shape[1], dtype=x.dtype), num_heads)
 
 
+def _causal(x, w_q, w_k, w_v, w_o, num_heads):
+    q, k, v = (_split(x @ w.T, num_heads) for w in (w_q, w_k, w_v))
+    return _merge(causal(q, k) @ v) @ w_o.T
+
+
+def _scaled_by_d(x, w_q, w_k, w_v, w_o, num_heads):
+    return _mha(x, w_q, w_k, w_v, w_o, num_heads, scale=num_heads / w_q.shape[0])
+
+
 def _scaled_by_all_heads(x, w_q, w_k, w_v, w_o, num_heads):
     return _mha(x, w_q, w_k, w_v, w_o, num_heads, scale=w_q.shape[0] ** -0.5)
 
@@ -154,6 +163,12 @@ MULTI_HEAD_ATTENTION = Exercise(
             "several tokens. (kvlearn.check of merge_heads tells.)",
         ),
         Misconception(
+            "the heads were split and merged with views alone",
+            _with(split=_scrambled_split, merge=_scrambled_merge),
+            "Two wrongs that fit each other's shapes. Tokens were scrambled on the way in, and the way out "
+            "cannot put them back: attention has mixed them by then. (kvlearn.check of split_heads tells.)",
+        ),
+        Misconception(
             "the heads of one token attended to each other",
             _with(split=_never_moved, merge=_merged_where_they_stood),
             "The head axis still stood behind the tokens, so each token was alone with its own "
@@ -171,7 +186,9 @@ MULTI_HEAD_ATTENTION = Exercise(
             "The width of the input is not what a dot product here runs over: it runs over the "
             "channels of one head.",
         ),
-        Misconception("the scores were not scaled", _with(scale=1.0), NO_SCALE[1]),
+        Misconception(NO_SCALE[0], _with(scale=1.0), NO_SCALE[1]),
+        Misconception(BY_D[0], _scaled_by_d, BY_D[1]),
+        Misconception(CAUSAL[0], _causal, CAUSAL[1]),
         Misconception(
             "there was one wide head instead of several",
             _one_wide_head,

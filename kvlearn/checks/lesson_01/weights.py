@@ -83,6 +83,10 @@ def _scaled_by_length(q, k):
     return (_scores(q, k) / k.shape[-2] ** 0.5).softmax(-1)
 
 
+def _scaled_by_heads(q, k):
+    return (_scores(q, k) / q.shape[1] ** 0.5).softmax(-1)
+
+
 def _multiplied_by_root(q, k):
     return (_scores(q, k) * q.shape[-1] ** 0.5).softmax(-1)
 
@@ -97,6 +101,12 @@ def over_queries(q, k):
 
 def over_heads(q, k):
     return scaled(q, k).softmax(1)
+
+
+def causal(q, k):
+    scores = scaled(q, k)
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -torch.inf).softmax(-1)
 
 
 def scaled_after(q, k):
@@ -145,6 +155,11 @@ HEADS = (
     "Here the heads compete with each other for every pair of query and key. Heads know nothing "
     "of each other; a query's keys compete.",
 )
+CAUSAL = (
+    "later keys were hidden",
+    "Nothing is hidden in this lesson: each query takes from all keys. Hiding what comes later is a step of "
+    "its own, for texts that are written from left to right; lesson 02 is about it.",
+)
 OVERFLOW = (
     "exp of a large score overflowed",
     "The formula is right on paper, and exp of a large number is inf, which makes inf / inf = "
@@ -178,12 +193,19 @@ ATTENTION_WEIGHTS = Exercise(
             "the channels of one head. With this scale, a longer text would get flatter weights.",
         ),
         Misconception(
+            "scaled by the square root of the number of heads",
+            _scaled_by_heads,
+            "How many heads there are has no say in what one of them computes. A dot product is a sum over "
+            "the channels of one head: which axis of q counts those?",
+        ),
+        Misconception(
             "multiplied by sqrt(d)",
             _multiplied_by_root,
             "This makes the spread larger, not smaller: the weights become nearly all 0 and 1.",
         ),
         Misconception(QUERIES[0], over_queries, QUERIES[1]),
         Misconception(HEADS[0], over_heads, HEADS[1]),
+        Misconception(CAUSAL[0], causal, CAUSAL[1]),
         Misconception(AFTER[0], scaled_after, AFTER[1]),
         Misconception(
             "these are scores; they were never made into weights",
