@@ -1,6 +1,7 @@
 """Generation: greedy and drawn tokens, batches, EOS, turns, chunks, and what is refused."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -237,16 +238,18 @@ def test_the_report():
 
 
 def test_seconds_are_of_their_part(monkeypatch):
-    """Prefill ends with the first new token, decode is the rest."""
-    ticks = iter([10.0, 13.0, 20.0])
-    monkeypatch.setattr("kvlearn.generation.time.perf_counter", lambda: next(ticks))
-    result = generate(tiny_decoder(), PROMPTS[0], 3)
-    assert (result.prefill_seconds, result.decode_seconds) == (3.0, 7.0)
-    assert result.tokens_per_second == 2 / 7
-    ticks = iter([10.0, 13.0, 20.0])
+    """Prefill ends with the first new token, decode is the rest. The clock here ticks once a forward pass."""
     decoder = tiny_decoder()
+    passes = []
+    decoder.register_forward_hook(lambda *_: passes.append(1))
+    monkeypatch.setattr("kvlearn.generation.time", SimpleNamespace(perf_counter=lambda: float(len(passes))))
+    result = generate(decoder, PROMPTS[0], 4)
+    assert (result.prefill_seconds, result.decode_seconds) == (1.0, 3.0)
+    assert result.tokens_per_second == 3 / 3.0
+    result = generate(decoder, PROMPTS[0], 4, cache=make("growing", decoder), prefill_chunk=2)
+    assert (result.prefill_seconds, result.decode_seconds) == (4.0, 3.0)  # 5 tokens in 3 pieces, then 1
     result = generate(decoder, PROMPTS[0], 0, cache=make("growing", decoder))
-    assert (result.prefill_seconds, result.decode_seconds) == (3.0, 7.0)
+    assert (result.prefill_seconds, result.decode_seconds) == (1.0, 0.0)
 
 
 # Drawing ---------------------------------------------------------------------------------------------

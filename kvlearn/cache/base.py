@@ -176,9 +176,8 @@ class KVCache(ABC):
             raise ValueError(
                 f"truncate keeps 0 to {self.length} slots, which is what the cache holds; got {length!r}."
             )
-        self._drop_step()
         for layer in range(self.num_layers):
-            self._truncate(layer, largest)
+            self._truncate(layer, largest)  # what an unfinished step has written goes with the rest
         slots = torch.arange(largest, device=self.device)
         kept = slots < rows.reshape(-1, 1)  # (B, largest), or (1, largest) for one number
         self._describe(self._positions[:, :largest].masked_fill(~kept, -1))

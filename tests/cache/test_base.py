@@ -383,7 +383,7 @@ def test_reorder_copies_rows():
     cache = GrowingCache(CONFIG, 2)
     write(cache, 3, [[-1, 0, 1], [0, 1, 2]])
     k, v = pair(3)
-    for index in ([1, 0, 1], torch.tensor([1, 0, 1]), torch.tensor([1, 0, 1], dtype=torch.int32)):
+    for index in ([1, 0, 1], torch.tensor([1, 0, 1]), torch.tensor([1, 0, 1], dtype=torch.int16)):
         twin = GrowingCache(CONFIG, 2)
         write(twin, 3, [[-1, 0, 1], [0, 1, 2]])
         twin.reorder(index)
