@@ -5,8 +5,6 @@ the cache has not seen. Prompts of different lengths stand side by side, padded 
 keep the padding out of everything, so that each row says what it would say alone.
 """
 
-import inspect
-import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlearn.cache.base import KVCache, check_is_cache, is_whole
+from kvlearn.cache.base import KVCache
 from kvlearn.decoder import Decoder
+from kvlearn.generation_arguments import (
+    as_ids,
+    as_rows,
+    check_helpers,
+    check_room,
+    check_settings,
+    seen_tokens,
+)
 
 
 @dataclass(frozen=True)
@@ -85,13 +91,13 @@ def generate(
         ValueError: an argument that cannot be, or a text that would not fit the cache or the model. Found
             before anything is fed, so the cache is as it was.
     """
-    prompts = _as_rows(model, prompts)
-    _check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk)
-    _check_helpers(generator, on_token)
-    eos_ids = _as_ids(eos_ids)
+    prompts = as_rows(model, prompts)
+    check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk)
+    check_helpers(generator, on_token)
+    eos_ids = as_ids(eos_ids)
     rows = [list(prompt) for prompt in prompts]
-    seen = [0] * len(rows) if cache is None else _seen_tokens(cache, rows)
-    _check_room(model, cache, rows, seen, max_new_tokens)
+    seen = [0] * len(rows) if cache is None else seen_tokens(cache, rows)
+    check_room(model, cache, rows, seen, max_new_tokens)
     if cache is not None:
         _step_back(cache, rows, seen)
 
@@ -186,140 +192,6 @@ def _batch(rows, starts: list[int], ends: list[int], device) -> tuple[Tensor, Te
         tokens.append([0] * padding + row[start:end])
         positions.append([-1] * padding + list(range(start, end)))
     return torch.tensor(tokens, device=device), torch.tensor(positions, device=device)
-
-
-# What cannot be --------------------------------------------------------------------------------------
-
-
-def _as_rows(model: Decoder, prompts) -> list[list[int]]:
-    prompts = _plain(prompts)
-    texts = prompts if isinstance(prompts, Sequence) else ()
-    if any(isinstance(text, str | bytes) for text in (prompts, *texts)):
-        raise ValueError("generate takes token ids; turn the text into ids with tokenizer.encode(text).")
-    if not isinstance(prompts, Sequence):
-        kind = type(prompts).__name__
-        raise ValueError(f"prompts are a list of token ids, or several; this is of type {kind}.")
-    rows = [_plain(row) for row in prompts]
-    if rows and not any(isinstance(row, Sequence) for row in rows):
-        rows = [rows]
-    if not rows or not all(row for row in rows if isinstance(row, Sequence)):
-        raise ValueError("A prompt needs at least one token: without one there is nothing to continue.")
-    return [_as_prompt(row, tokens, model.config.vocab_size) for row, tokens in enumerate(rows)]
-
-
-def _as_prompt(row: int, tokens, vocab_size: int) -> list[int]:
-    """One prompt's ids as Python's own numbers."""
-    if not isinstance(tokens, Sequence):
-        raise ValueError(f"Several prompts are a list of lists; prompt {row} is {tokens!r}.")
-    for token in tokens:
-        if not is_whole(token):
-            raise ValueError(f"Prompt {row} has {token!r} in it; token ids are whole numbers.")
-        if not 0 <= token < vocab_size:
-            raise ValueError(f"Prompt {row} has token {token}; the vocabulary is 0 to {vocab_size - 1}.")
-    return [operator.index(token) for token in tokens]
-
-
-def _plain(value):
-    """Tensors and arrays as lists and numbers, the rest as it is."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _as_ids(eos_ids) -> set[int]:
-    try:
-        ids = list(_plain(eos_ids))
-    except TypeError:
-        ids = [None]
-    if not all(is_whole(token) for token in ids):
-        raise ValueError(f"eos_ids is a list of token ids, perhaps empty; got {eos_ids!r}.")
-    return {operator.index(token) for token in ids}
-
-
-def _check_helpers(generator, on_token) -> None:
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise ValueError(
-            f"generator is a torch.Generator, as torch.Generator().manual_seed(0) makes; got {generator!r}."
-        )
-    if on_token is None:
-        return
-    if not callable(on_token):
-        raise ValueError(f"on_token is a function, called as on_token(row, token); got {on_token!r}.")
-    try:
-        signature = inspect.signature(on_token)
-    except (TypeError, ValueError):
-        return  # a builtin without one
-    try:
-        signature.bind(0, 0)
-    except TypeError:
-        raise ValueError(f"on_token is called as on_token(row, token); this one takes {signature}.") from None
-
-
-def _is_number(value) -> bool:
-    try:
-        return not isinstance(value, str) and float(value) == float(value)  # NaN is not equal to itself
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return False
-
-
-def _check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk) -> None:
-    whole = {"max_new_tokens": max_new_tokens, "top_k": top_k, "prefill_chunk": prefill_chunk}
-    numbers = {"temperature": temperature, "top_p": top_p}
-    for kind, named, fits in (("whole number", whole, is_whole), ("number", numbers, _is_number)):
-        for name, value in named.items():
-            left_out = value is None and name not in ("max_new_tokens", "temperature")
-            if not left_out and not fits(value):
-                raise ValueError(f"{name} is a {kind}; got {value!r}.")
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens is 0 or more; got {max_new_tokens}.")
-    if temperature < 0:
-        raise ValueError(f"temperature is 0 (greedy) or above; got {temperature}.")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k keeps at least 1 token; got {top_k}.")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p is a probability above 0, at most 1; got {top_p}.")
-    if temperature == 0 and (top_k is not None or top_p is not None):
-        raise ValueError("top_k and top_p choose among draws; give a temperature above 0 to draw.")
-    if prefill_chunk is not None and (prefill_chunk < 1 or cache is None):
-        raise ValueError(
-            f"prefill_chunk is at least 1 and needs a cache to keep the pieces in; got {prefill_chunk} "
-            f"and cache={cache!r}."
-        )
-
-
-def _seen_tokens(cache: KVCache, rows: list[list[int]]) -> list[int]:
-    check_is_cache(cache)
-    seen = cache.next_position.tolist()
-    if len(seen) != len(rows):
-        raise ValueError(
-            f"The cache has {len(seen)} rows and there are {len(rows)} prompts; make the cache with "
-            f"batch_size={len(rows)}."
-        )
-    for index, (row, tokens) in enumerate(zip(rows, seen, strict=True)):
-        if tokens > len(row):
-            raise ValueError(
-                f"The cache has seen {tokens} tokens of row {index} and the prompt has {len(row)}. Prompts "
-                "are whole texts, the part in the cache included; for a new text reset the cache."
-            )
-    return seen
-
-
-def _check_room(model: Decoder, cache, rows, seen: list[int], max_new_tokens: int) -> None:
-    positions = max(map(len, rows)) + max_new_tokens - 1
-    for name, holder in (("model", model.config), ("cache", cache)):
-        there = getattr(holder, "max_position", positions)
-        if positions > there:
-            raise ValueError(
-                f"{positions} positions would be needed (the longest prompt has {max(map(len, rows))} "
-                f"tokens, and {max_new_tokens} more), and the {name} has {there}."
-            )
-    limit = getattr(cache, "max_length", None)
-    if limit is None:
-        return
-    fed = max(len(row) - start for row, start in zip(rows, seen, strict=True)) + max_new_tokens - 1
-    if cache.length + fed > limit:
-        raise ValueError(
-            f"The cache holds {cache.length} of {limit} slots, and this call would add {fed}. "
-            "Make it with a larger max_length, or ask for fewer new tokens."
-        )
 
 
 def _step_back(cache: KVCache, rows, seen: list[int]) -> None:

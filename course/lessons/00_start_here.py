@@ -5,8 +5,8 @@
 # serves a language model talk about it, and how does this course work?
 #
 # You need some Python, and to have met a matrix product. Allow 20 minutes.
-# There is nothing to write yet. Click into a cell, press Shift+Enter to run
-# it, and read what comes out.
+# The lesson itself asks you to write nothing. Click into a cell, press
+# Shift+Enter to run it, and read what comes out.
 #
 # | letter | what it counts |
 # |---|---|
@@ -391,9 +391,10 @@ figures.course_path(ready=5)
 # %% [markdown]
 # ## Exercises
 #
-# About 15 minutes: `split_heads` (10, easy) and `merge_heads` (5, easy), in
-# [the exercises of lesson
-# 00](../exercises/00_start_here/00_start_here.ipynb). Work on the copy under
-# `work/00_start_here/`.
+# About 15 minutes: `split_heads` (10, easy) and `merge_heads` (5, easy). Open
+# your own copy, `work/00_start_here/00_start_here.ipynb`, in the file browser
+# on the left. (It was laid there from
+# [exercises/](../exercises/00_start_here/00_start_here.ipynb), which stays as
+# it is.)
 #
 # Next: [01 · Attention](01_attention.ipynb).
