@@ -137,7 +137,7 @@ def test_prompts_that_are_none(decoder, prompts, words):
         ({"cache": "growing"}, "A cache is made before it is given"),
         ({"cache": False}, "A cache is made before it is given"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else " ".join(given),
 )
 def test_settings_that_are_none(decoder, settings, words):
     """Found before the first token is fed: after it the cache would be a token further."""
