@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from kvlearn.attention import attention as library_attention
 from kvlearn.attention import position_mask
-from kvlearn.cache.base import KVCache, check_is_cache, is_whole_tensor
+from kvlearn.cache import arguments
+from kvlearn.cache.base import KVCache
 from kvlearn.rope import apply_rope
 
 
@@ -42,8 +43,17 @@ class DecoderConfig:
         for name in (
             "vocab_size hidden_size num_layers num_heads num_kv_heads head_dim intermediate_size max_position"
         ).split():
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+            size = getattr(self, name)
+            if not arguments.is_whole(size):
+                raise ValueError(f"{name} is a whole number; got {size!r}.")
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1; got {size}.")
+        if not arguments.is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
+            raise ValueError(f"rope_theta is a number above 0; got {self.rope_theta!r}.")
+        if not arguments.is_number(self.norm_eps) or not 0 <= self.norm_eps < float("inf"):
+            raise ValueError(f"norm_eps is a number, 0 or above; got {self.norm_eps!r}.")
+        if not isinstance(self.tie_embeddings, bool):
+            raise ValueError(f"tie_embeddings is True or False; got {self.tie_embeddings!r}.")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}; "
@@ -211,22 +221,15 @@ class Decoder(nn.Module):
         if positions is None:
             start = torch.zeros_like(tokens[:, 0]) if cache is None else cache.next_position
             positions = start[:, None] + torch.arange(length, device=tokens.device)
-        elif not is_whole_tensor(positions):
-            got = positions.dtype if isinstance(positions, Tensor) else f"a {type(positions).__name__}"
-            raise ValueError(f"positions are a tensor of integers (batch, length); got {got}.")
-        elif positions.shape != tokens.shape:
-            raise ValueError(
-                f"Each token has its position; got tokens {tuple(tokens.shape)} and positions "
-                f"{tuple(positions.shape)}."
-            )
-        if int(positions.max()) >= self.config.max_position:
-            raise ValueError(
-                f"Position {int(positions.max())} is past the model's last, {self.config.max_position - 1}."
-            )
+        else:
+            arguments.check_positions(positions, (batch, length))
+            if cache is None:  # a cache looks at their order itself, once a step
+                arguments.check_order(positions)
+        arguments.check_last_position(positions, self.config.max_position)
         return positions
 
     def _check_cache(self, cache: KVCache, batch: int) -> None:
-        check_is_cache(cache)
+        arguments.check_is_cache(cache)
         if len(cache.next_position) != batch:
             raise ValueError(
                 f"The cache has {len(cache.next_position)} rows and the tokens have {batch}; make the cache "

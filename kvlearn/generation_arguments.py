@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from kvlearn.cache.base import KVCache, check_is_cache, is_whole
+from kvlearn.cache.arguments import check_is_cache, is_number, is_whole
+from kvlearn.cache.base import KVCache
 from kvlearn.decoder import Decoder
 
 
@@ -78,18 +79,11 @@ def check_helpers(generator, on_token) -> None:
         raise ValueError(f"on_token is called as on_token(row, token); this one takes {signature}.") from None
 
 
-def _is_number(value) -> bool:
-    try:
-        return not isinstance(value, str) and float(value) == float(value)  # NaN is not equal to itself
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return False
-
-
 def check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk) -> None:
     """Refuse numbers outside their range, and settings that contradict one another."""
     whole = {"max_new_tokens": max_new_tokens, "top_k": top_k, "prefill_chunk": prefill_chunk}
     numbers = {"temperature": temperature, "top_p": top_p}
-    for kind, named, fits in (("whole number", whole, is_whole), ("number", numbers, _is_number)):
+    for kind, named, fits in (("whole number", whole, is_whole), ("number", numbers, is_number)):
         for name, value in named.items():
             left_out = value is None and name not in ("max_new_tokens", "temperature")
             if not left_out and not fits(value):

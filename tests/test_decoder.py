@@ -21,6 +21,19 @@ def test_sizes_are_at_least_one(name):
 @pytest.mark.parametrize(
     "change, words",
     [
+        ({"vocab_size": 2.5}, "vocab_size is a whole number; got 2.5"),
+        ({"head_dim": 10.0}, "head_dim is a whole number; got 10.0"),
+        ({"num_layers": "3"}, "num_layers is a whole number; got '3'"),
+        ({"max_position": None}, "max_position is a whole number; got None"),
+        ({"num_kv_heads": True}, "num_kv_heads is a whole number; got True"),
+        ({"rope_theta": 0}, "rope_theta is a number above 0; got 0"),
+        ({"rope_theta": -500.0}, "rope_theta is a number above 0; got -500.0"),
+        ({"rope_theta": float("inf")}, "rope_theta is a number above 0; got inf"),
+        ({"rope_theta": "500"}, "rope_theta is a number above 0; got '500'"),
+        ({"norm_eps": -1e-5}, "norm_eps is a number, 0 or above; got -1e-05"),
+        ({"norm_eps": float("nan")}, "norm_eps is a number, 0 or above; got nan"),
+        ({"norm_eps": None}, "norm_eps is a number, 0 or above; got None"),
+        ({"tie_embeddings": "false"}, "tie_embeddings is True or False; got 'false'"),
         ({"num_kv_heads": 4}, "num_heads=6 is not a multiple of num_kv_heads=4"),
         ({"num_kv_heads": 12}, "num_heads=6 is not a multiple of num_kv_heads=12"),
         ({"head_dim": 9}, "head_dim must be even; got 9"),
@@ -195,12 +208,15 @@ def test_dtype_and_device_are_the_weights():
             {"tokens": [[1, 2], [3, 4]]},
             "a tensor of token ids (batch, length); got a list. torch.tensor([ids])",
         ),
-        ({"positions": [[4, 5, 6], [4, 5, 6]]}, "a tensor of integers (batch, length); got a list"),
-        ({"positions": torch.ones(2, 3)}, "a tensor of integers (batch, length); got torch.float32"),
+        ({"positions": [[4, 5, 6], [4, 5, 6]]}, "a tensor of integers (batch, length) = (2, 3); got a list"),
+        ({"positions": torch.ones(2, 3)}, "(batch, length) = (2, 3); got torch.float32"),
         ({"positions": torch.ones(2, 3, dtype=torch.bool)}, "got torch.bool"),
         ({"tokens": torch.tensor([[0, 31]])}, "Token 31 is not in the vocabulary of 0 to 30"),
         ({"tokens": torch.tensor([[3, -1]])}, "Token -1 is not in the vocabulary"),
-        ({"positions": torch.tensor([[0, 1, 2]])}, "tokens (2, 3) and positions (1, 3)"),
+        (
+            {"positions": torch.tensor([[0, 1, 2]])},
+            "(batch, length) = (2, 3); got torch.int64 of shape (1, 3)",
+        ),
         ({"positions": torch.tensor([[0, 1, 2], [0, 1, 64]])}, "Position 64 is past the model's last, 63"),
         ({"tokens": random_tokens(2, 65)}, "is past the model's last, 63"),
         ({"tokens": random_tokens(3, 2)}, "The cache has 2 rows and the tokens have 3"),
@@ -220,6 +236,38 @@ def test_what_the_decoder_refuses(arguments, words):
             decoder(cache=given, **arguments)
         assert words in str(error.value)
     assert cache.length == 4 and cache.used_bytes == 3 * 2 * 2 * 4 * 10 * 2 * 8
+
+
+@pytest.mark.parametrize(
+    "positions, words",
+    [
+        ([[0, 1, 2], [0, 2, 1]], "got positions [0, 0] to [2, 1]"),
+        ([[0, 1, 1], [0, 1, 2]], "got positions [0, 0] to [1, 2]"),
+        ([[0, -1, 0], [0, 1, 2]], "got positions [0, 0] to [0, 2]"),
+        ([[0, 1, 2], [-2, 0, 1]], "got positions [0, -2] to [2, 1]"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_positions_that_fall_or_repeat_are_refused_as_a_cache_does(positions, words, dtype):
+    """Two tokens at one place see each other, and -2 is neither a place nor padding: with a cache that was
+    an error and without one logits came out."""
+    decoder, positions = tiny_decoder(), torch.tensor(positions, dtype=dtype)
+    for cache in (None, GrowingCache(decoder.config, 2, dtype=torch.float64)):
+        with pytest.raises(ValueError) as error:
+            decoder(random_tokens(2, 3), cache, positions)
+        message = str(error.value)
+        assert f"Positions increase strictly in a row, and -1 marks padding; {words}" in message
+        assert message.endswith("where the next are [0, 0].")
+        assert cache is None or cache.used_bytes == cache.length == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_positions_that_jump_are_positions(dtype):
+    """What is refused stops at what is wrong: gaps, another first position, padding in between (-1, which
+    a uint8 does not have)."""
+    rows = [[0, 3, 9], [5, 6, 7]] if dtype == torch.uint8 else [[0, -1, 9], [-1, 5, 7]]
+    positions = torch.tensor(rows, dtype=dtype)
+    assert tiny_decoder()(random_tokens(2, 3), positions=positions).isfinite().all()
 
 
 def test_the_last_position_can_be_used():

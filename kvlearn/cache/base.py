@@ -19,12 +19,13 @@ Eager only: lengths are Python numbers and the errors look at positions, so a co
 again at every length (meta-pytorch/torchtune#1663).
 """
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from kvlearn.cache import arguments
 
 
 class KVCache(ABC):
@@ -42,20 +43,7 @@ class KVCache(ABC):
     window = None  # or W: a query sees itself and the W - 1 positions before it
 
     def __init__(self, config, batch_size=1, *, max_length=None, dtype=None, device=None):
-        if not is_whole(batch_size) or batch_size < 1:
-            raise ValueError(
-                f"A cache has a whole number of rows, at least 1; got batch_size={batch_size!r}."
-            )
-        if max_length is not None and (not is_whole(max_length) or max_length < 1):
-            raise ValueError(
-                f"A cache has a whole number of slots, at least 1; got max_length={max_length!r}."
-            )
-        for name in ("num_layers", "num_kv_heads", "head_dim", "max_position"):
-            if not hasattr(config, name):
-                raise ValueError(
-                    f"A cache is made with a config, such as model.config; a {type(config).__name__} has no "
-                    f"{name}."
-                )
+        arguments.check_sizes(config, batch_size, max_length)
         self.num_layers = config.num_layers
         self.key_shape = self.value_shape = (config.num_kv_heads, config.head_dim)
         self.max_position = config.max_position
@@ -106,7 +94,8 @@ class KVCache(ABC):
             ValueError: a layer, shape, dtype, device or position that does not fit, or no room left. The
                 cache is then as it was.
         """
-        self._check_tensors(layer, k, v)
+        arguments.check_layer(layer, self.num_layers)
+        arguments.check_keys_values(self, k, v)
         length = k.shape[2]
         if not self._written or layer in self._written:
             step = self._new_positions(positions, length)  # may raise: nothing has been touched yet
@@ -115,7 +104,8 @@ class KVCache(ABC):
         elif length != self._step.shape[1] or not self._same_step(positions):
             raise ValueError(
                 f"A step writes each layer with the same positions; layer {layer} got {length} tokens at "
-                f"{_short(positions)}, and this step is at {_short(self._step)}."
+                f"{arguments.describe_positions(positions)}, and this step is at "
+                f"{arguments.describe_positions(self._step)}."
             )
         # Numbers are kept, not the graph that made them: it would keep every step's activations alive.
         stored = self._append(layer, k.detach(), v.detach())
@@ -128,7 +118,7 @@ class KVCache(ABC):
 
     def key_positions(self, layer: int) -> Tensor:
         """(B, S) positions of what the last `update` of this layer returned; -1 = nothing there."""
-        self._check_layer(layer)
+        arguments.check_layer(layer, self.num_layers)
         return self._last_positions[layer]
 
     @property
@@ -164,22 +154,12 @@ class KVCache(ABC):
         Raises:
             ValueError: more slots than there are, a negative number, or not one number a row.
         """
-        rows = self._numbers(length)
-        if rows is None:
-            raise ValueError(f"truncate takes whole numbers of slots; got {length!r}.")
-        if rows.ndim > 1 or (rows.ndim == 1 and len(rows) != self.batch_size):
-            raise ValueError(
-                f"truncate takes one number, or one for each of the {self.batch_size} rows; got {length!r}."
-            )
-        smallest, largest = int(rows.min()), int(rows.max())
-        if smallest < 0 or largest > self.length:
-            raise ValueError(
-                f"truncate keeps 0 to {self.length} slots, which is what the cache holds; got {length!r}."
-            )
+        slots = arguments.slots_to_keep(self, length)
+        largest = int(slots.max())
         for layer in range(self.num_layers):
             self._truncate(layer, largest)  # what an unfinished step has written goes with the rest
-        slots = torch.arange(largest, device=self.device)
-        kept = slots < rows.reshape(-1, 1)  # (B, largest), or (1, largest) for one number
+        # (B, largest), or (1, largest) for one number
+        kept = torch.arange(largest, device=self.device) < slots.reshape(-1, 1)
         self._describe(self._positions[:, :largest].masked_fill(~kept, -1))
 
     def reorder(self, batch_index: Sequence[int] | Tensor) -> None:
@@ -190,12 +170,7 @@ class KVCache(ABC):
         Raises:
             ValueError: an index that is not a row, or none at all.
         """
-        index = self._numbers(batch_index)
-        if index is None or index.ndim != 1 or len(index) == 0:
-            raise ValueError(f"reorder takes a list of one or more row numbers; got {batch_index!r}.")
-        if int(index.min()) < 0 or int(index.max()) >= self.batch_size:
-            raise ValueError(f"reorder takes rows 0 to {self.batch_size - 1}; got {index.tolist()}.")
-        index = index.long()
+        index = arguments.rows_to_take(self, batch_index)
         self._drop_step()
         nothing = [
             torch.empty(self.batch_size, heads, 0, dim, dtype=self.dtype, device=self.device)
@@ -275,103 +250,14 @@ class KVCache(ABC):
         return bool((positions.to(self.device) == self._step).all())
 
     def _new_positions(self, positions: Tensor | None, length: int) -> Tensor:
-        """The positions of a new step, checked."""
-        if self.max_length is not None and self.length + length > self.max_length:
-            raise ValueError(
-                f"The cache has room for {self.max_length} slots and holds {self.length}; {length} more do "
-                "not fit. Make it with a larger max_length, or truncate or reset it."
-            )
+        """(B, L) positions of a new step, checked, in a tensor of the cache's own."""
+        arguments.check_room(self, length)
         following = self.next_position[:, None]  # (B, 1)
         if positions is None:
             positions = following + torch.arange(length, device=self.device)
         else:
-            positions = self._check_positions(positions, length, following)
-        if length and int(positions.max()) >= self.max_position:
-            raise ValueError(
-                f"Position {int(positions.max())} is past the model's last, {self.max_position - 1}."
-            )
+            arguments.check_positions(positions, (self.batch_size, length))
+            positions = positions.to(self.device, torch.long, copy=True)
+            arguments.check_order(positions, following)
+        arguments.check_last_position(positions, self.max_position)
         return positions
-
-    def _check_positions(self, positions: Tensor, length: int, following: Tensor) -> Tensor:
-        shape = (self.batch_size, length)
-        if not is_whole_tensor(positions):
-            got = f"{positions.dtype}" if isinstance(positions, Tensor) else f"a {type(positions).__name__}"
-            raise ValueError(f"positions are a tensor of integers (batch, length) = {shape}; got {got}.")
-        if positions.shape != shape:
-            raise ValueError(
-                f"positions are integers of shape (batch, length) = {shape}; got {positions.dtype} of shape "
-                f"{tuple(positions.shape)}."
-            )
-        positions = positions.to(self.device, torch.long, copy=True)
-        held = positions >= 0
-        # The largest position before each one, stored or earlier in this chunk.
-        before = torch.cat((following - 1, positions), dim=1).cummax(dim=1).values[:, :-1]
-        if bool((positions < -1).any()) or bool((held & (positions <= before)).any()):
-            raise ValueError(
-                "Positions increase strictly in a row, and -1 marks padding; got "
-                f"{_short(positions)} where the next are {following.flatten().tolist()}."
-            )
-        return positions
-
-    def _numbers(self, given) -> Tensor | None:
-        """What truncate or reorder was given as a tensor of integers, or None if it is none."""
-        try:
-            numbers = torch.as_tensor(given, device=self.device)
-        except (TypeError, ValueError, RuntimeError):
-            return None
-        return numbers if is_whole_tensor(numbers) else None
-
-    def _check_layer(self, layer: int) -> None:
-        if not is_whole(layer) or not 0 <= layer < self.num_layers:
-            raise ValueError(f"The cache has layers 0 to {self.num_layers - 1}; got layer {layer!r}.")
-
-    def _check_tensors(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._check_layer(layer)
-        for name, tensor, (heads, head_dim) in (("k", k, self.key_shape), ("v", v, self.value_shape)):
-            if not isinstance(tensor, Tensor):
-                raise ValueError(
-                    f"{name} is a tensor (batch, kv heads, length, head_dim); got a {type(tensor).__name__}."
-                )
-            if tensor.ndim != 4 or tensor.shape != (self.batch_size, heads, k.shape[2], head_dim):
-                raise ValueError(
-                    f"{name} should be (batch, kv heads, length, head_dim) = ({self.batch_size}, {heads}, "
-                    f"L, {head_dim}), with one L for k and v; got {tuple(tensor.shape)}."
-                )
-            if tensor.dtype != self.dtype or tensor.device != self.device:
-                raise ValueError(
-                    f"{name} is {tensor.dtype} on {tensor.device} and the cache holds {self.dtype} on "
-                    f"{self.device}; make the cache with dtype=model.dtype, device=model.device."
-                )
-
-
-def check_is_cache(cache) -> None:
-    """Refuse what is no cache, such as the class in the place of one."""
-    if isinstance(cache, type) or not hasattr(cache, "next_position"):
-        raise ValueError(
-            "A cache is made before it is given, with the model's config, as in GrowingCache(model.config); "
-            f"got {cache!r}."
-        )
-
-
-def is_whole(value) -> bool:
-    """A whole number, of Python's, numpy's or torch's; True and False are none."""
-    try:
-        return not isinstance(value, bool) and operator.index(value) is not None
-    except TypeError:
-        return False
-
-
-def is_whole_tensor(value) -> bool:
-    """A tensor of integers."""
-    if not isinstance(value, Tensor):
-        return False
-    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
-
-
-def _short(positions) -> str:
-    if positions is None:
-        return "positions that go on from the last"
-    if not isinstance(positions, Tensor) or positions.ndim != 2:
-        return f"positions {positions!r}"
-    first, last = positions[:, :1].flatten().tolist(), positions[:, -1:].flatten().tolist()
-    return f"positions {first} to {last}" if positions.shape[1] > 1 else f"positions {first}"

@@ -97,8 +97,8 @@ class CountsPastTheLastPosition(GrowingCache):
 
 @broken("increase strictly", "accepted: a position that a row has already")
 class AcceptsAnyPosition(GrowingCache):
-    def _check_positions(self, positions, length, following):
-        return positions.clone()
+    def _new_positions(self, positions, length):
+        return super()._new_positions(None, length) if positions is None else positions.clone()
 
 
 # Going back, other rows, starting again --------------------------------------------------------------
@@ -251,10 +251,12 @@ class CastsInSilence(GrowingCache):
 
 @broken("wrong layer, shape, dtype or device", "accepted: keys in torch.float64 in the last layer of a step")
 class ChecksTheFirstLayerOnly(GrowingCache):
-    def _check_tensors(self, layer, k, v):
-        self._check_layer(layer)
-        if layer == 0 or k.device.type == "meta":
-            super()._check_tensors(layer, k, v)
+    """What the later layers are given is made to fit."""
+
+    def update(self, layer, k, v, positions=None):
+        if layer > 0:
+            k, v = k.to(self.dtype), v.to(self.dtype)
+        return super().update(layer, k, v, positions)
 
 
 @broken("past the end", "2 have room", "accepted")
