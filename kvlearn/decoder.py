@@ -20,6 +20,7 @@ from kvlearn.attention import attention as library_attention
 from kvlearn.attention import position_mask
 from kvlearn.cache import arguments
 from kvlearn.cache.base import KVCache
+from kvlearn.linear import Linear
 from kvlearn.rope import apply_rope
 
 
@@ -89,10 +90,10 @@ class SelfAttention(nn.Module):
         super().__init__()
         hidden, head_dim = config.hidden_size, config.head_dim
         self.layer, self.head_dim, self.rope_theta = layer, head_dim, config.rope_theta
-        self.q_proj = nn.Linear(hidden, config.num_heads * head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden, config.num_kv_heads * head_dim, bias=False)
-        self.v_proj = nn.Linear(hidden, config.num_kv_heads * head_dim, bias=False)
-        self.o_proj = nn.Linear(config.num_heads * head_dim, hidden, bias=False)
+        self.q_proj = Linear(hidden, config.num_heads * head_dim)
+        self.k_proj = Linear(hidden, config.num_kv_heads * head_dim)
+        self.v_proj = Linear(hidden, config.num_kv_heads * head_dim)
+        self.o_proj = Linear(config.num_heads * head_dim, hidden)
 
     def forward(self, x: Tensor, positions: Tensor, cache: KVCache | None, attention, rope) -> Tensor:
         q, k, v = (
@@ -115,9 +116,9 @@ class MLP(nn.Module):
     def __init__(self, config: DecoderConfig):
         super().__init__()
         hidden, intermediate = config.hidden_size, config.intermediate_size
-        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+        self.gate_proj = Linear(hidden, intermediate)
+        self.up_proj = Linear(hidden, intermediate)
+        self.down_proj = Linear(intermediate, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -158,7 +159,7 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size)
         if config.tie_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
 
