@@ -20,6 +20,7 @@ TESTS = {
 }
 
 
+@pytest.mark.slow  # runs pytest twice
 def test_only_a_skip_in_the_list_is_a_skip(tmp_path):
     """Would catch a suite that stays green while half of it is skipped, whichever way."""
     (tmp_path / "tests").mkdir()

@@ -92,6 +92,7 @@ def test_a_file_imports_only_what_its_layer_may(path):
             assert package not in {name.split(".")[0] for name in imported(path, at_import_time=True)}
 
 
+@pytest.mark.slow  # starts a Python of its own
 def test_importing_kvlearn_stays_light():
     """Would catch `import kvlearn` that pulls in a plotting, notebook or model library, seconds each."""
     heavy = ", ".join(repr(name) for name in HEAVY)

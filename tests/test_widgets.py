@@ -99,6 +99,7 @@ def test_the_text_of_a_panel_is_the_same_every_time():
     assert "Run this cell in JupyterLab" in first._repr_mimebundle_()["text/plain"]
 
 
+@pytest.mark.slow  # starts a Python of its own
 def test_without_ipywidgets_the_error_says_what_to_do():
     """Would catch a bare ModuleNotFoundError for somebody who installed the core alone."""
     code = "import sys; sys.modules['ipywidgets'] = None; import kvlearn.widgets"
@@ -106,6 +107,7 @@ def test_without_ipywidgets_the_error_says_what_to_do():
     assert done.returncode and 'pip install "kvlearn[notebooks]"' in done.stderr
 
 
+@pytest.mark.slow  # starts a Python of its own
 def test_the_library_imports_neither_matplotlib_nor_ipywidgets():
     """Would catch a core install that cannot be imported."""
     code = "import sys, kvlearn, kvlearn.measure; print({'matplotlib', 'ipywidgets'} & set(sys.modules))"

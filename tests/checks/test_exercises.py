@@ -112,8 +112,19 @@ def test_other_right_answers_pass(exercise, seed):
         assert result.passed, result.message
 
 
-@every_exercise
-@every_seed
+@pytest.mark.parametrize(
+    "exercise, seed",
+    [
+        # changed_layers runs decoders: some twenty seconds for its bank
+        pytest.param(
+            e,
+            seed,
+            id=f"{seed}-{e.name}",
+            marks=[pytest.mark.slow] * (seed > 0 or e.name == "changed_layers"),
+        )
+        for e, seed in itertools.product(EXERCISES, range(3))
+    ],
+)
 def test_every_misconception_is_named_as_itself(exercise, seed):
     """Two wrong answers that the inputs cannot tell apart, or one that passes."""
     for misconception in exercise.misconceptions:

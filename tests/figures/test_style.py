@@ -99,6 +99,7 @@ def test_html_carries_alt_and_image():
     assert 'alt="Mask of 2 queries by 6 keys. The queries, first to last, see 5, 6 keys."' in html
 
 
+@pytest.mark.slow  # starts a Python of its own
 def test_figures_touch_no_pyplot_state():
     """Would catch a figure left open in pyplot's list at every call, and a backend chosen on import."""
     code = (
