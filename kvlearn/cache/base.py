@@ -72,6 +72,31 @@ class KVCache(ABC):
     def _tensors(self) -> list[Tensor]:
         """The tensors that hold the stored slots; a view where a storage has room for more."""
 
+    # What a kind of cache that drops or rounds its slots writes too ---------------------------------
+
+    def _settle(self) -> None:  # noqa: B027  (most caches have nothing to do)
+        """The last layer of a step has been written, and `length` has moved: evict, or round, now."""
+
+    def _kept_positions(self, layer: int) -> Tensor:
+        """(B, S) positions of what the layer holds without the step under way, as `_append` returns it."""
+        return self._positions
+
+    def _reorder(self, index: Tensor) -> None:
+        """Row i becomes a copy of row index[i], in every layer."""
+        nothing = [
+            torch.empty(self.batch_size, heads, 0, dim, dtype=self.dtype, device=self.device)
+            for heads, dim in (self.key_shape, self.value_shape)
+        ]
+        # Appending no tokens returns what a layer holds; index_select makes the copies.
+        chosen = [
+            [kept.index_select(0, index) for kept in self._append(layer, *nothing)]
+            for layer in range(self.num_layers)
+        ]
+        self._start(len(index))
+        self._forget(len(index))  # a cache that looks at `length` to store finds 0
+        for layer, (k, v) in enumerate(chosen):
+            self._append(layer, k, v)
+
     # A step --------------------------------------------------------------------------------------
 
     def update(
@@ -110,9 +135,10 @@ class KVCache(ABC):
         # Numbers are kept, not the graph that made them: it would keep every step's activations alive.
         stored = self._append(layer, k.detach(), v.detach())
         self._written.add(layer)
-        self._last_positions[layer] = self._all_positions()
+        self._last_positions[layer] = self._with_step(self._kept_positions(layer))
         if len(self._written) == self.num_layers:
-            self._positions = self._all_positions()
+            self._positions = self._with_step(self._positions)
+            self._settle()
             self._end_step()
         return stored
 
@@ -154,13 +180,10 @@ class KVCache(ABC):
         Raises:
             ValueError: more slots than there are, a negative number, or not one number a row.
         """
-        slots = arguments.slots_to_keep(self, length)
-        largest = int(slots.max())
+        positions = self._first_slots(arguments.slots_to_keep(self, length))
         for layer in range(self.num_layers):
-            self._truncate(layer, largest)  # what an unfinished step has written goes with the rest
-        # (B, largest), or (1, largest) for one number
-        kept = torch.arange(largest, device=self.device) < slots.reshape(-1, 1)
-        self._describe(self._positions[:, :largest].masked_fill(~kept, -1))
+            self._truncate(layer, positions.shape[1])  # what an unfinished step has written goes too
+        self._describe(positions)
 
     def reorder(self, batch_index: Sequence[int] | Tensor) -> None:
         """Row i becomes a copy of what was row batch_index[i]: beam search, or rows that leave.
@@ -172,20 +195,8 @@ class KVCache(ABC):
         """
         index = arguments.rows_to_take(self, batch_index)
         self._drop_step()
-        nothing = [
-            torch.empty(self.batch_size, heads, 0, dim, dtype=self.dtype, device=self.device)
-            for heads, dim in (self.key_shape, self.value_shape)
-        ]
-        # Appending no tokens returns what a layer holds; index_select makes the copies.
-        chosen = [
-            [kept.index_select(0, index) for kept in self._append(layer, *nothing)]
-            for layer in range(self.num_layers)
-        ]
         positions = self._positions.index_select(0, index)
-        self._start(len(index))
-        self._forget(len(index))  # a cache that looks at `length` to store finds 0
-        for layer, (k, v) in enumerate(chosen):
-            self._append(layer, k, v)
+        self._reorder(index)
         self._describe(positions)
 
     def reset(self) -> None:
@@ -217,29 +228,35 @@ class KVCache(ABC):
     def _forget(self, batch_size: int) -> None:
         self._describe(torch.empty(batch_size, 0, dtype=torch.long, device=self.device))
 
+    def _first_slots(self, slots: Tensor) -> Tensor:
+        """(B, largest) positions that a truncate leaves; `slots` is (B,), or () for one number."""
+        largest = int(slots.max())
+        kept = torch.arange(largest, device=self.device) < slots.reshape(-1, 1)  # (B or 1, largest)
+        return self._positions[:, :largest].masked_fill(~kept, -1)
+
     def _describe(self, positions: Tensor) -> None:
         """These are the slots now, in every layer, and no step is under way."""
         self._positions = positions
-        self._last_positions = [positions] * self.num_layers
+        self._last_positions = [self._kept_positions(layer) for layer in range(self.num_layers)]
         self._end_step()
 
     def _end_step(self) -> None:
         self._step = None  # (B, L) positions of the step under way
         self._given = None  # the tensor that the caller gave for them
         self._written: set[int] = set()  # the layers that it has written
-        self._joined = None  # (B, length + L) positions, once they are asked for
+        self._joined = (None, None)  # positions that were asked for with the step, and without it
 
-    def _all_positions(self) -> Tensor:
-        """The positions of all slots with the step under way: the same tensor for every layer."""
-        if self._joined is None:
-            self._joined = torch.cat((self._positions, self._step), dim=1)
-        return self._joined
+    def _with_step(self, kept: Tensor) -> Tensor:
+        """(B, S + L) positions with the step under way: one tensor for all layers that keep the same."""
+        if self._joined[1] is not kept:
+            self._joined = torch.cat((kept, self._step), dim=1), kept
+        return self._joined[0]
 
     def _drop_step(self) -> None:
         """Take back the layers that an unfinished step has written."""
         for layer in self._written:
             self._truncate(layer, self.length)
-            self._last_positions[layer] = self._positions
+            self._last_positions[layer] = self._kept_positions(layer)
         self._end_step()
 
     def _same_step(self, positions: Tensor | None) -> bool:
