@@ -1,10 +1,10 @@
-"""A Hugging Face Llama folder (config.json + safetensors) into a `Decoder`.
+"""A Hugging Face folder (config.json + safetensors) into a `Decoder`.
 
 Only safetensors are read here, and GGUF in `gguf_file.py`: both are tables of numbers. A pickle, which is
 what pytorch_model.bin is, runs whatever code it holds when it is opened.
 
-Everything is checked before a single number is read: the fields of the config, then the name, shape and
-type of each tensor. What does not fit is refused with the field or tensor that is to blame, never guessed.
+Everything is checked before a single number is read: the fields of the config (`families.py`), then the name,
+shape and type of each tensor. What does not fit is refused with the field or tensor that is to blame.
 """
 
 import json
@@ -17,15 +17,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kvlearn.decoder import Decoder, DecoderConfig
+from kvlearn.families import SUPPORTED, ModelError, config_from_fields
 
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-SUPPORTED = "kvlearn loads Llama-family models: a Hugging Face folder with safetensors, or a .gguf file"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-class ModelError(ValueError):
-    """A model that cannot be loaded: what is wrong with it, and what to do."""
 
 
 def read_json(path: Path) -> dict:
@@ -39,69 +34,6 @@ def read_json(path: Path) -> dict:
     if not isinstance(fields, dict):
         raise ModelError(f"{path} should hold a JSON object; got {type(fields).__name__}.")
     return fields
-
-
-def config_from_fields(fields: Mapping, source: str | Path) -> DecoderConfig:
-    """The sizes in the fields of a Hugging Face Llama config.json.
-
-    Both spellings of the rotary base are read: `rope_theta`, and `rope_parameters` of transformers 5. What a
-    file leaves out has the value that transformers' LlamaConfig gives it.
-
-    Raises:
-        ModelError: another family, or a feature that `Decoder` does not have; the field is named.
-    """
-    _refuse_other_families(fields, source)
-    rope = fields.get("rope_parameters") or {}
-    for name in SIZES:
-        if not isinstance(fields.get(name), int) or fields[name] < 1:
-            raise ModelError(f"{source}: {name} should be 1 or more; got {fields.get(name)!r}.")
-    heads = fields["num_attention_heads"]
-    try:
-        return DecoderConfig(
-            vocab_size=fields["vocab_size"],
-            hidden_size=fields["hidden_size"],
-            num_layers=fields["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=fields.get("num_key_value_heads") or heads,
-            head_dim=fields.get("head_dim") or fields["hidden_size"] // heads,
-            intermediate_size=fields["intermediate_size"],
-            max_position=fields.get("max_position_embeddings", 2048),
-            rope_theta=float(rope.get("rope_theta") or fields.get("rope_theta") or 10000.0),
-            norm_eps=float(fields.get("rms_norm_eps", 1e-6)),
-            tie_embeddings=bool(fields.get("tie_word_embeddings", False)),
-        )
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"{source}: the sizes do not make a decoder. {error}") from error
-
-
-def _refuse_other_families(fields: Mapping, source: str | Path) -> None:
-    """Each refusal is one sentence with the field, its value and what would be accepted."""
-
-    def refuse(name: str, accepted: str) -> None:
-        raise ModelError(
-            f"{source}: {name} is {fields.get(name)!r}, and only {accepted} is supported. {SUPPORTED}."
-        )
-
-    if fields.get("model_type") != "llama":
-        refuse("model_type", "'llama'")
-    if fields.get("architectures") not in (None, [], ["LlamaForCausalLM"]):
-        refuse("architectures", "['LlamaForCausalLM']")
-    for name in ("attention_bias", "mlp_bias"):
-        if fields.get(name):
-            refuse(name, "False (projections without a bias)")
-    if fields.get("hidden_act", "silu") not in ("silu", "swish"):
-        refuse("hidden_act", "'silu'")
-    if fields.get("quantization_config"):
-        refuse("quantization_config", "none (weights as floating-point numbers)")
-    for name in ("rope_scaling", "rope_parameters"):
-        rope = fields.get(name) or {}
-        if not isinstance(rope, Mapping):
-            refuse(name, "a table of fields")
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
-            refuse(name, "the plain rotary embedding, rope_type 'default',")
-    if fields.get("partial_rotary_factor", 1.0) != 1.0:
-        refuse("partial_rotary_factor", "1.0")
 
 
 def load_folder(folder: Path, dtype: torch.dtype, device: torch.device, **functions: Callable) -> Decoder:
@@ -229,8 +161,8 @@ def _compare(wanted: Mapping[str, Tensor], found: Mapping[str, SafeTensor], sour
         raise ModelError(f"{source} lacks the tensor {missing[0]}{_and_more(missing)}; it is not complete.")
     if unexpected:
         raise ModelError(
-            f"{source} holds the tensor {unexpected[0]}{_and_more(unexpected)}, which a plain Llama does not "
-            f"have. {SUPPORTED}."
+            f"{source} holds the tensor {unexpected[0]}{_and_more(unexpected)}, which its config does "
+            f"not speak of. {SUPPORTED}."
         )
     for name, tensor in wanted.items():
         if found[name].shape != tuple(tensor.shape):

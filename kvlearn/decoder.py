@@ -3,13 +3,14 @@
     tokens -> embedding -> num_layers x [ x + attention(norm(x));  x + mlp(norm(x)) ] -> norm -> logits
 
 Attention, the rotary function and the cache are arguments, so that your own can serve. The modules carry the
-names that Hugging Face's Llama checkpoints use.
+names that Hugging Face's Llama checkpoints use. What Mistral and Qwen add is in the config: windows, biases
+of q, k and v, norms of q and k (`kvlearn.decoder_config`).
 
 Shapes: tokens (B, L), hidden states (B, L, hidden_size), heads (B, heads, L, head_dim).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -20,55 +21,9 @@ from kvlearn.attention import attention as library_attention
 from kvlearn.attention import position_mask
 from kvlearn.cache import arguments
 from kvlearn.cache.base import KVCache
+from kvlearn.decoder_config import DecoderConfig
 from kvlearn.linear import Linear
 from kvlearn.rope import apply_rope
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """The sizes of a decoder. `head_dim` is a number of its own: often it is not hidden_size / num_heads."""
-
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int  # Hq
-    num_kv_heads: int  # Hkv, a divisor of num_heads
-    head_dim: int  # D, even
-    intermediate_size: int  # width of the MLP
-    max_position: int = 2048  # positions 0 to max_position - 1
-    rope_theta: float = 10000.0
-    norm_eps: float = 1e-5
-    tie_embeddings: bool = True  # the output head is the embedding table
-
-    def __post_init__(self):
-        for name in (
-            "vocab_size hidden_size num_layers num_heads num_kv_heads head_dim intermediate_size max_position"
-        ).split():
-            size = getattr(self, name)
-            if not arguments.is_whole(size):
-                raise ValueError(f"{name} is a whole number; got {size!r}.")
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1; got {size}.")
-        if not arguments.is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
-            raise ValueError(f"rope_theta is a number above 0; got {self.rope_theta!r}.")
-        if not arguments.is_number(self.norm_eps) or not 0 <= self.norm_eps < float("inf"):
-            raise ValueError(f"norm_eps is a number, 0 or above; got {self.norm_eps!r}.")
-        if not isinstance(self.tie_embeddings, bool):
-            raise ValueError(f"tie_embeddings is True or False; got {self.tie_embeddings!r}.")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}; "
-                "the query heads share the key/value heads evenly."
-            )
-        if self.head_dim % 2:
-            raise ValueError(
-                f"RoPE turns pairs of coordinates, so head_dim must be even; got {self.head_dim}."
-            )
-
-    @property
-    def group_size(self) -> int:
-        """Query heads that read one key/value head."""
-        return self.num_heads // self.num_kv_heads
 
 
 class RMSNorm(nn.Module):
@@ -90,9 +45,12 @@ class SelfAttention(nn.Module):
         super().__init__()
         hidden, head_dim = config.hidden_size, config.head_dim
         self.layer, self.head_dim, self.rope_theta = layer, head_dim, config.rope_theta
-        self.q_proj = Linear(hidden, config.num_heads * head_dim)
-        self.k_proj = Linear(hidden, config.num_kv_heads * head_dim)
-        self.v_proj = Linear(hidden, config.num_kv_heads * head_dim)
+        self.window = config.window(layer)
+        self.q_proj = Linear(hidden, config.num_heads * head_dim, bias=config.qkv_bias)
+        self.k_proj = Linear(hidden, config.num_kv_heads * head_dim, bias=config.qkv_bias)
+        self.v_proj = Linear(hidden, config.num_kv_heads * head_dim, bias=config.qkv_bias)
+        self.q_norm = RMSNorm(head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
         self.o_proj = Linear(config.num_heads * head_dim, hidden)
 
     def forward(self, x: Tensor, positions: Tensor, cache: KVCache | None, attention, rope) -> Tensor:
@@ -100,11 +58,14 @@ class SelfAttention(nn.Module):
             rearrange(proj(x), "b l (h d) -> b h l d", d=self.head_dim)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
+        q, k = self.q_norm(q), self.k_norm(k)
         q, k = rope(q, positions, self.rope_theta), rope(k, positions, self.rope_theta)
-        key_positions, window = positions, None
+        key_positions, windows = positions, [self.window]
         if cache is not None:
             k, v = cache.update(self.layer, k, v, positions)
-            key_positions, window = cache.key_positions(self.layer), getattr(cache, "window", None)
+            key_positions = cache.key_positions(self.layer)
+            windows.append(getattr(cache, "window", None))
+        window = min((w for w in windows if w is not None), default=None)  # the narrower of the two
         mask = position_mask(positions, key_positions, window)
         out = attention(q, k, v, mask=mask)  # (B, Hq, L, D)
         return self.o_proj(rearrange(out, "b h l d -> b l (h d)"))
@@ -145,7 +106,7 @@ class Decoder(nn.Module):
     Args:
         config: the sizes.
         attention: `attention(q, k, v, mask=mask)`, see `kvlearn.attention`.
-        rope: `rope(x, positions, theta)`, see `kvlearn.rope`.
+        rope: `rope(x, positions, theta)`, see `kvlearn.rope`; with `scaling=` where the config asks for it.
     """
 
     def __init__(
@@ -156,6 +117,8 @@ class Decoder(nn.Module):
     ):
         super().__init__()
         self.config, self.attention, self.rope = config, attention, rope
+        if config.rope_scaling is not None:
+            self.rope = partial(rope, scaling=config.rope_scaling)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)

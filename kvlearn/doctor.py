@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from kvlearn import measure, model_store
-from kvlearn.checkpoint import ModelError
+from kvlearn.families import ModelError
 from kvlearn.weights import model_is_required
 
 GOOD, NOTE, MISSING = "good", "note", "missing"

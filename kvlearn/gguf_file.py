@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlearn.checkpoint import ModelError
+from kvlearn.families import ModelError
 
 TENSOR_NAMES = {
     "token_embd": "model.embed_tokens",

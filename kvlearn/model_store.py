@@ -25,7 +25,8 @@ import platformdirs
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from kvlearn.checkpoint import ModelError, read_json
+from kvlearn.checkpoint import read_json
+from kvlearn.families import ModelError
 from kvlearn.gguf_file import GGUFFile
 from kvlearn.tokenizer import from_gguf
 

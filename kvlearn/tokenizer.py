@@ -16,7 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from kvlearn.checkpoint import ModelError, read_json
+from kvlearn.checkpoint import read_json
+from kvlearn.families import ModelError
 
 # The turns of a conversation between markers, as SmolLM2 and many others have them.
 CHATML = (

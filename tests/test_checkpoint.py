@@ -6,8 +6,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import SIZES, llama
 
-from kvlearn.checkpoint import ModelError, config_from_fields, load_folder
+from kvlearn.checkpoint import load_folder
 from kvlearn.decoder import DecoderConfig
+from kvlearn.families import ModelError, config_from_fields
 
 FIELDS = SIZES | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 CPU = torch.device("cpu")
@@ -82,13 +83,13 @@ def test_what_is_left_out_is_what_transformers_takes():
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("model_type", "qwen2"),
+        ("model_type", "gemma2"),
         ("model_type", None),
         ("architectures", ["LlamaForSequenceClassification"]),
         ("attention_bias", True),
         ("mlp_bias", True),
         ("hidden_act", "gelu"),
-        ("rope_scaling", {"rope_type": "llama3", "factor": 8.0}),
+        ("rope_scaling", {"rope_type": "dynamic", "factor": 8.0}),
         ("rope_scaling", {"type": "linear", "factor": 2.0}),
         ("rope_parameters", {"rope_type": "yarn", "rope_theta": 10000.0}),
         ("rope_parameters", {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}),

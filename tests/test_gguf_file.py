@@ -3,7 +3,7 @@ import torch
 from tiny_models import GGUF_SIZES, ggml_order, llama, write_gguf
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from kvlearn.checkpoint import ModelError
+from kvlearn.families import ModelError
 from kvlearn.gguf_file import GGUFFile, half_split_rows
 
 

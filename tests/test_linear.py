@@ -44,6 +44,14 @@ def test_is_x_times_the_transposed_weight(threads, shape, out_features):
     torch.testing.assert_close(out, by_hand(x, linear.weight), atol=1e-12, rtol=0)
 
 
+def test_a_bias_is_added_once(threads):
+    """Qwen2's biases, lost in the shares or added by each of them."""
+    torch.manual_seed(0)
+    linear = Linear(IN, 12, bias=True).double()
+    x = torch.randn(2, 1, IN, dtype=torch.float64)
+    torch.testing.assert_close(linear(x), by_hand(x, linear.weight) + linear.bias, atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_is_torchs_linear_in_low_precision(threads, dtype):
     """A share computed in another dtype than the layer's."""

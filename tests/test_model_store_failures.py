@@ -20,7 +20,7 @@ from small_package import (  # noqa: F401  (importing the fixtures is using them
 )
 
 from kvlearn import model_store
-from kvlearn.checkpoint import ModelError
+from kvlearn.families import ModelError
 from kvlearn.model_store import ModelUnavailable
 
 

@@ -12,7 +12,7 @@ from tiny_models import SIZES, llama, write_gguf
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
-from kvlearn.checkpoint import ModelError
+from kvlearn.families import ModelError
 from kvlearn.gguf_file import GGUFFile
 from kvlearn.model_store import fetch
 from kvlearn.tokenizer import Tokenizer, byte_tokenizer, from_folder, from_gguf

@@ -36,12 +36,12 @@ def llama(sizes=SIZES, theta=5000.0, tied=False, dtype=torch.float64, **fields):
 
 
 def in_float64(model):
-    """The model in float64 throughout. Transformers' Llama takes its norms in float32 whatever the model's
-    dtype (its eager attention, the softmax too: hence SDPA), so torch's own RMSNorm stands in for them."""
+    """The model in float64 throughout. Transformers' Llama and its kin take their norms in float32 whatever
+    the model's dtype (its eager attention, the softmax too: hence SDPA), so torch's own RMSNorm stands in."""
     model.double().set_attn_implementation("sdpa")
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child).__name__ == "LlamaRMSNorm":
+            if type(child).__name__.endswith("RMSNorm") and hasattr(child, "variance_epsilon"):
                 norm = torch.nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon, dtype=torch.float64)
                 norm.weight = child.weight
                 setattr(module, name, norm)
