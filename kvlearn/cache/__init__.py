@@ -3,5 +3,6 @@
 from kvlearn.cache.base import KVCache
 from kvlearn.cache.growing import GrowingCache
 from kvlearn.cache.static import StaticCache
+from kvlearn.cache.window import SlidingWindowCache
 
-__all__ = ["GrowingCache", "KVCache", "StaticCache"]
+__all__ = ["GrowingCache", "KVCache", "SlidingWindowCache", "StaticCache"]
