@@ -163,49 +163,6 @@ class OnClassLevel(GrowingCache):
             self._values.append(nothing)
 
 
-# Bytes and numbers -----------------------------------------------------------------------------------
-
-
-@broken("A new cache is empty", "used_bytes is 123456 and should be 0")
-class BytesAreAConstant(GrowingCache):
-    used_bytes = 123456
-
-
-@broken("what the stored slots need", "4 layers x 3 rows x 4 slots x 128 numbers")
-class BytesOfOneLayer(GrowingCache):
-    @property
-    def used_bytes(self):
-        return self._keys[0].nbytes + self._values[0].nbytes
-
-
-@broken("what the stored slots need", "After 3 slots in bfloat16 used_bytes is 18432 and should be 9216")
-class BytesOfFloat32(GrowingCache):
-    """Four bytes a number, whatever is stored."""
-
-    @property
-    def used_bytes(self):
-        return sum(tensor.numel() * 4 for tensor in self._tensors())
-
-    allocated_bytes = used_bytes
-
-
-@broken("what the stored slots need", "After reorder([3]) used_bytes is", "4 layers x 1 rows")
-class KeepsRoomForRowsThatLeft(StaticCache):
-    def _start(self, batch_size):
-        super()._start(max(batch_size, 3))
-
-    def _append(self, layer, k, v):
-        rows = len(k)
-        k, v = (torch.cat((x, x[:1].expand(max(0, 3 - rows), -1, -1, -1))) for x in (k, v))
-        k, v = super()._append(layer, k, v)
-        return k[:rows], v[:rows]
-
-
-@broken("what the stored slots need", "allocated_bytes is 0")
-class NothingAllocated(GrowingCache):
-    allocated_bytes = 0
-
-
 @broken("has the dtype", "bfloat16")
 class AlwaysFloat32(GrowingCache):
     """Lightning-AI/litgpt#57: float32 storage in a bfloat16 model."""

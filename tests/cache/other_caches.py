@@ -1,8 +1,9 @@
 """Right caches that are not the library's, for the conformance suite to accept."""
 
+import numpy as np
 import torch
 
-from kvlearn.cache import GrowingCache, KVCache
+from kvlearn.cache import GrowingCache, KVCache, StaticCache
 
 
 class DoublingCache(KVCache):
@@ -44,6 +45,91 @@ class UnequalSidesCache(GrowingCache):
     def _start(self, batch_size):
         self.key_shape, self.value_shape = (1, 5), (3, 2)
         super()._start(batch_size)
+
+
+class PagedCache(KVCache):
+    """Blocks of 16 slots, made when they are needed, and one room where a layer's blocks are put in a row.
+
+    The room holds no stored token, so that it is not among the bytes.
+    """
+
+    def __init__(self, config, batch_size=1, dtype=None):
+        super().__init__(config, batch_size, max_length=48, dtype=dtype)
+
+    def block(self, slots):
+        heads, dim = self.key_shape
+        return torch.empty(2, self.rows, heads, slots, dim, dtype=self.dtype)
+
+    def _start(self, batch_size):
+        self.rows, self.full = batch_size, [0] * self.num_layers
+        self.blocks = [[] for _ in range(self.num_layers)]
+        self.room = self.block(48)
+
+    def _append(self, layer, k, v):
+        blocks, new = self.blocks[layer], torch.stack((k, v))
+        for i in range(k.shape[2]):
+            if self.full[layer] == 16 * len(blocks):
+                blocks.append(self.block(16))
+            blocks[-1][:, :, :, self.full[layer] % 16] = new[:, :, :, i]
+            self.full[layer] += 1
+        for i, block in enumerate(blocks):
+            self.room[:, :, :, 16 * i : 16 * i + 16] = block
+        return tuple(self.room[:, :, :, : self.full[layer]])
+
+    def _truncate(self, layer, length):
+        self.full[layer] = length
+        del self.blocks[layer][-(-length // 16) :]
+
+    def _tensors(self):
+        return [
+            block[:, :, :, : full - 16 * i]
+            for full, blocks in zip(self.full, self.blocks, strict=True)
+            for i, block in enumerate(blocks)
+        ]
+
+
+class ArenaCache(StaticCache):
+    """Takes its room out of memory that was there before it, and counts its own part."""
+
+    arena, taken = torch.empty(2_000_000, dtype=torch.uint8), 0
+
+    def __init__(self, config, batch_size=1, dtype=None):
+        super().__init__(config, batch_size, max_length=24, dtype=dtype)
+
+    def _start(self, batch_size):
+        heads, dim = self.key_shape
+        shape = 2, self.num_layers, batch_size, heads, self.max_length, dim
+        needed = torch.Size(shape).numel() * self.dtype.itemsize
+        start = ArenaCache.taken if ArenaCache.taken + needed <= len(self.arena) else 0
+        ArenaCache.taken = start + needed
+        self._keys, self._values = self.arena[start : start + needed].view(self.dtype).view(shape)
+        self._lengths = [0] * self.num_layers
+
+    @property
+    def allocated_bytes(self):
+        return self._keys.nbytes + self._values.nbytes
+
+
+class NumpyCache(KVCache):
+    """Arrays of numpy's, which torch has not allocated."""
+
+    def __init__(self, config, batch_size=1):
+        super().__init__(config, batch_size)
+
+    def _start(self, batch_size):
+        heads, dim = self.key_shape
+        nothing = torch.empty(2, batch_size, heads, 0, dim, dtype=self.dtype).numpy()
+        self.arrays = [nothing] * self.num_layers
+
+    def _append(self, layer, k, v):
+        self.arrays[layer] = np.concatenate((self.arrays[layer], np.stack((k.numpy(), v.numpy()))), axis=3)
+        return tuple(torch.from_numpy(self.arrays[layer]))
+
+    def _truncate(self, layer, length):
+        self.arrays[layer] = self.arrays[layer][:, :, :, :length].copy()
+
+    def _tensors(self):
+        return [torch.from_numpy(array) for array in self.arrays]
 
 
 class ListCache:
@@ -89,10 +175,11 @@ class ListCache:
             positions = self.next_position[:, None] + torch.arange(k.shape[2])
         if layer in self.pending or not self.pending:
             self._check(positions, k.shape[2])
-            self.pending = {}
-        k, v = k.clone(), v.clone()
-        new = [
-            [[p, k[row, :, i], v[row, :, i]] for i, p in enumerate(line)]
+            self.pending, self.step = {}, positions.tolist()
+        elif positions.tolist() != self.step:
+            raise ValueError("a step has one set of positions")
+        new = [  # each slot a tensor of its own: a slice would keep the whole chunk alive
+            [[p, k[row, :, i].clone(), v[row, :, i].clone()] for i, p in enumerate(line)]
             for row, line in enumerate(positions.tolist())
         ]
         slots = [old + fresh for old, fresh in zip(self.layers[layer], new, strict=True)]

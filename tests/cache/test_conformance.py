@@ -2,11 +2,13 @@
 
 from functools import cache, partial
 
-import broken_moves  # noqa: F401  (adds to BROKEN)
+import broken_bytes  # noqa: F401  (each adds to BROKEN)
+import broken_moves  # noqa: F401
+import broken_refusals  # noqa: F401
 import pytest
 import torch
 from broken_caches import BROKEN
-from other_caches import DoublingCache, ListCache, UnequalSidesCache
+from other_caches import ArenaCache, DoublingCache, ListCache, NumpyCache, PagedCache, UnequalSidesCache
 
 from kvlearn.cache import GrowingCache, StaticCache
 from kvlearn.checks.conformance import RULES, UnwrittenIsNaN, check_cache
@@ -20,6 +22,9 @@ RIGHT = {
     "static, float16": partial(StaticCache, dtype=torch.float16),
     "doubling, four methods": DoublingCache,
     "keys and values of other shapes": UnequalSidesCache,
+    "in pages, with a room for one layer": PagedCache,
+    "in memory that was there before": ArenaCache,
+    "in arrays of numpy's": NumpyCache,
     "from scratch, newest first": ListCache,
     "from scratch, a window of 3": partial(ListCache, window=3),
     "from scratch, lossy": partial(ListCache, exact=False),

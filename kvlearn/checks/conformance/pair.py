@@ -102,11 +102,12 @@ class Pair:
             if after_update is not None:
                 after_update(layer, k, v, given)
 
-    def begin_step(self, length: int) -> None:
-        """New tokens for every layer but the last: a step that is never finished."""
-        keys, values = self.draw(length)
-        for layer in LAYERS[:-1]:
-            self.cache.update(layer, keys[layer], values[layer])
+    def begin_step(self, positions, layers=LAYERS[:-1]) -> None:
+        """New tokens for every layer but the last, or for these alone: a step that is never finished."""
+        given = [] if isinstance(positions, int) else [torch.tensor(positions, device=self.device)]
+        keys, values = self.draw(given[0].shape[1] if given else positions)
+        for layer in layers:
+            self.cache.update(layer, keys[layer], values[layer], *given)
 
     # The other calls -------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """The rules about what a cache must refuse: with a clear error, and as it was before."""
 
+from functools import partial
+
 import torch
 
 from kvlearn.checks.conformance.ledger import Broken
@@ -60,6 +62,29 @@ def bad_positions(new):
     pair.expect_refusal(what, lambda: pair.cache.update(0, k, v))
 
 
+def one_step_two_places(new):
+    """A step writes all its layers with the same positions; a layer that is given others is refused."""
+    step = [[2, 3, 4], [5, 6, 8], [-1, 4, 5]]
+    for what, rows in (
+        ("another last position in one row", [[2, 3, 4], [5, 6, 7], [-1, 4, 5]]),
+        ("another position in the middle of a row", [[2, 3, 4], [5, 7, 8], [-1, 4, 5]]),
+        ("a token where the step has padding", [[2, 3, 4], [5, 6, 8], [3, 4, 5]]),
+        ("padding where the step has a token", [[2, 3, 4], [-1, 6, 8], [-1, 4, 5]]),
+        ("a token fewer", [[2, 3], [5, 6], [-1, 4]]),
+        ("a token more", [[2, 3, 4, 5], [5, 6, 8, 9], [-1, 4, 5, 6]]),
+    ):
+        for layer in (LAYERS[1], LAYERS[-1]):
+            pair = new()
+            pair.step(UNEVEN)
+            pair.begin_step(step, layers=LAYERS[:layer])
+            k, v = pair.draw(len(rows[0]))
+            given = torch.tensor(rows, device=pair.device)
+            pair.expect_refusal(
+                f"{what}, in layer {layer} of a step",
+                partial(pair.cache.update, layer, k[layer], v[layer], given),
+            )
+
+
 def overflow(new):
     """Tokens past the end of a cache are refused whole, and the cache is as it was."""
     pair = new()
@@ -103,4 +128,4 @@ def bad_rows(new):
         pair.expect_refusal(what, call)
 
 
-REFUSALS = (misfits, bad_positions, overflow, bad_rows)
+REFUSALS = (misfits, bad_positions, one_step_two_places, overflow, bad_rows)

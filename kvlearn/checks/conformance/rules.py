@@ -4,11 +4,10 @@ Each gets `new`, which makes a `Pair` of a cache and its ledger. `pair.step` com
 back from every layer. The docstring is what a learner is shown.
 """
 
-import math
-
 import torch
 
 from kvlearn.checks.conformance.ledger import Broken
+from kvlearn.checks.conformance.memory import BYTES
 from kvlearn.checks.conformance.pair import CONFIG, LAYERS, ROWS, THREE, UNEVEN
 from kvlearn.checks.conformance.refusals import REFUSALS
 
@@ -237,39 +236,6 @@ def number_format(new):
         torch.set_default_dtype(torch.float32)
 
 
-def byte_counts(new):
-    """used_bytes is what the stored slots need, padding included; allocated_bytes is no less."""
-    pair = new()
-    pair.step(UNEVEN)
-    _expect_bytes(pair, "After 4 slots")
-    pair.step(1)
-    _expect_bytes(pair, "After 5 slots")
-    pair.truncate(2)
-    _expect_bytes(pair, "After truncate(2)")
-    for rows in ([0, 1, 2, 0], [3]):
-        pair.reorder(rows)
-        _expect_bytes(pair, f"After reorder({rows})")
-    if pair.takes(dtype=torch.bfloat16):
-        pair = new(dtype=torch.bfloat16)
-        pair.step(3)
-        _expect_bytes(pair, "After 3 slots in bfloat16")
-
-
-def _expect_bytes(pair, when):
-    used, allocated = pair.cache.used_bytes, pair.cache.allocated_bytes
-    slots = len(LAYERS) * pair.ledger.batch_size * pair.ledger.length
-    numbers = math.prod(pair.cache.key_shape) + math.prod(pair.cache.value_shape)
-    want = slots * numbers * pair.dtype.itemsize
-    if pair.exact and pair.window is None and used != want:
-        raise Broken(
-            f"{when} used_bytes is {used} and should be {want}: {len(LAYERS)} layers x "
-            f"{pair.ledger.batch_size} rows x {pair.ledger.length} slots x {numbers} numbers in a key "
-            f"and its value, of {pair.dtype.itemsize} bytes."
-        )
-    if not 0 < used <= allocated:
-        raise Broken(f"{when} used_bytes is {used} and allocated_bytes is {allocated}.")
-
-
 RULES = (
     members,
     heads,
@@ -289,6 +255,6 @@ RULES = (
     moved_while_empty,
     unfinished_step,
     number_format,
-    byte_counts,
+    *BYTES,
     *REFUSALS,
 )

@@ -1,0 +1,113 @@
+"""The rules about bytes: what a cache says of itself, beside formulas and beside what is alive."""
+
+import gc
+import math
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from kvlearn.checks.conformance.ledger import Broken
+from kvlearn.checks.conformance.pair import CONFIG, LAYERS, ROWS, UNEVEN
+from kvlearn.measure import StorageMeter
+
+
+def byte_counts(new):
+    """used_bytes is what the stored slots need, padding included; allocated_bytes is no less."""
+    pair = new()
+    pair.step(UNEVEN)
+    _expect_used(pair, "After 4 slots")
+    pair.step(1)
+    _expect_used(pair, "After 5 slots")
+    pair.truncate(2)
+    _expect_used(pair, "After truncate(2)")
+    for rows in ([0, 1, 2, 0], [3]):
+        pair.reorder(rows)
+        _expect_used(pair, f"After reorder({rows})")
+    if pair.takes(dtype=torch.bfloat16):
+        pair = new(dtype=torch.bfloat16)
+        pair.step(3)
+        _expect_used(pair, "After 3 slots in bfloat16")
+
+
+def _expect_used(pair, when):
+    used, allocated = pair.cache.used_bytes, pair.cache.allocated_bytes
+    slots = len(LAYERS) * pair.ledger.batch_size * pair.ledger.length
+    numbers = _numbers(pair)
+    want = slots * numbers * pair.dtype.itemsize
+    if pair.exact and pair.window is None and used != want:
+        raise Broken(
+            f"{when} used_bytes is {used} and should be {want}: {len(LAYERS)} layers x "
+            f"{pair.ledger.batch_size} rows x {pair.ledger.length} slots x {numbers} numbers in a key "
+            f"and its value, of {pair.dtype.itemsize} bytes."
+        )
+    # A window keeps no padding, and of width 1 nothing that the next query needs.
+    if used > allocated or (used == 0 and pair.window is None):
+        raise Broken(f"{when} used_bytes is {used} and allocated_bytes is {allocated}.")
+
+
+def allocated_is_alive(new):
+    """allocated_bytes is what the storages behind the keys and values hold, room for later tokens
+    included."""
+    for name, go_back in (
+        ("truncate(0)", lambda pair: pair.truncate(0)),
+        ("reset", lambda pair: pair.reset()),
+    ):
+        meter = StorageMeter()
+        with meter:
+            pair = new()
+        for tokens, slots in ((1, "1 slot"), (19, "20 slots")):
+            behind = _fill(pair, meter, tokens)
+            _expect_alive(pair, meter, f"After {slots}", behind)
+        with meter:
+            go_back(pair)
+        _expect_alive(pair, meter, f"After {slots} and a {name}")
+
+
+def _fill(pair, meter, tokens: int) -> int:
+    """One step, and the bytes of the storages behind what came back that the cache itself keeps."""
+    keys, values = pair.draw(tokens)
+    results, copies = [], []
+    for layer in LAYERS:
+        with meter:
+            results += pair.cache.update(layer, keys[layer], values[layer])
+        copies += [side.clone() for side in results[-2:]]
+    # Where a later layer has written over an earlier one's K or V, they lay in a room for passing through.
+    lasting = all(map(torch.equal, results, copies))
+    storages = [side.untyped_storage() for side in results]
+    behind = {storage._cdata: (StorageWeakRef(storage), storage.nbytes()) for storage in storages}
+    del results, storages
+    return sum(nbytes for kept, nbytes in behind.values() if lasting and not kept.expired())
+
+
+def _expect_alive(pair, meter, when: str, behind: int = 0) -> None:
+    """Compare with the storages that are alive among those that the cache has made.
+
+    Two things may be alive and not be counted: positions, and a room for one layer, in which a cache of
+    pages or codes puts together what it returns. What torch has not allocated (an array of numpy's) or was
+    there before the cache (a pool for several) is not seen; then nothing can be said.
+    """
+    slots = ROWS * CONFIG.max_position
+    uncounted = slots * 3 // 2 * _numbers(pair) * pair.dtype.itemsize + slots * 2 * len(LAYERS) * 8
+    used, allocated = pair.cache.used_bytes, pair.cache.allocated_bytes
+    meter.mark()
+    if allocated < max(min(behind, meter.live), meter.live - uncounted):
+        gc.collect()  # what only a cycle of references holds is not the cache's any more
+        meter.mark()
+        if allocated < max(min(behind, meter.live), meter.live - uncounted):
+            raise Broken(
+                f"{when} allocated_bytes is {allocated}, and the cache keeps {meter.live} bytes of tensors "
+                "alive. Room that is not in use counts; so does all of a storage of which a slice is kept."
+            )
+    if 0 < used <= meter.live < allocated:
+        raise Broken(
+            f"{when} allocated_bytes is {allocated}, and all tensors that the cache keeps alive, positions "
+            f"included, have {meter.live} bytes."
+        )
+
+
+def _numbers(pair) -> int:
+    """Numbers in a key and its value."""
+    return math.prod(pair.cache.key_shape) + math.prod(pair.cache.value_shape)
+
+
+BYTES = (byte_counts, allocated_is_alive)
