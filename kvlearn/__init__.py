@@ -1,10 +1,11 @@
 """Build the KV cache: from a dot product to a cached decoder that runs a real language model."""
 
 from kvlearn.attention import attention, attention_weights, causal_mask, position_mask
-from kvlearn.cache import GrowingCache, KVCache, SlidingWindowCache, StaticCache
+from kvlearn.cache import GrowingCache, KVCache, QuantizedCache, SlidingWindowCache, StaticCache
 from kvlearn.checks import CheckFailed, Result, check, check_cache, hint
 from kvlearn.decoder import Decoder, DecoderConfig
 from kvlearn.generation import Generation, generate
+from kvlearn.quantization import Quantized, QuantSpec, quantize
 from kvlearn.rope import apply_rope
 from kvlearn.weights import load, load_or_tiny
 
@@ -15,6 +16,9 @@ __all__ = [
     "Generation",
     "GrowingCache",
     "KVCache",
+    "QuantSpec",
+    "Quantized",
+    "QuantizedCache",
     "Result",
     "SlidingWindowCache",
     "StaticCache",
@@ -29,5 +33,6 @@ __all__ = [
     "load",
     "load_or_tiny",
     "position_mask",
+    "quantize",
 ]
 __version__ = "0.1.0"

@@ -2,7 +2,8 @@
 
 from kvlearn.cache.base import KVCache
 from kvlearn.cache.growing import GrowingCache
+from kvlearn.cache.quantized import QuantizedCache
 from kvlearn.cache.static import StaticCache
 from kvlearn.cache.window import SlidingWindowCache
 
-__all__ = ["GrowingCache", "KVCache", "SlidingWindowCache", "StaticCache"]
+__all__ = ["GrowingCache", "KVCache", "QuantizedCache", "SlidingWindowCache", "StaticCache"]

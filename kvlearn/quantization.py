@@ -1,0 +1,344 @@
+"""Fewer bits: numbers kept as small codes, with a scale for each group of them.
+
+    code = round((x - zero) / scale)         x is nearly  code * scale + zero
+
+A group is the set of numbers that share a scale; its spread decides how large the error is. The axis of a
+`QuantSpec` says how groups lie in x, (..., tokens, channels), such as (B, H, L, D):
+
+    "token"     one scale for each token, over quant_group channels; of values (KIVI, arXiv 2402.02750)
+    "channel"   one scale for each channel, over quant_group tokens; of keys, whose large channels would
+                else take the precision of all the others
+    "tensor"    one scale for everything
+
+Codes are real bytes: two 4-bit codes, or four 2-bit codes, share one (`kvlearn.packing`). Scales and zeros
+cost bytes as well: at 4 bits, groups of 32 and float16 for both, a number takes 4 + 2 x 16 / 32 = 5 bits.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kvlearn.packing import pack, unpack
+
+BITS = {"int8": 8, "int4": 4, "int2": 2, "fp8": 8}
+E4M3 = torch.float8_e4m3fn
+E4M3_MAX = 448.0  # the largest number of float8 e4m3
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of scales and zeros
+
+
+@dataclass(frozen=True)
+class QuantSpec:
+    """How numbers are quantised: width of a code, what shares a scale, and what the scale is kept in.
+
+    Args:
+        dtype: of the codes: "int8", "int4", "int2" or "fp8" (e4m3, which has a sign and no zero).
+        axis: "token", "channel" or "tensor"; the axis owns the scale.
+        quant_group: channels (axis "token") or tokens (axis "channel") that share a scale; it must divide
+            them. None = all of them. Of no account for "tensor".
+        symmetric: a scale alone, zero in the middle. Else a scale and a zero, the group's smallest number,
+            so that no code is spent on a side that the group does not have. fp8 is always symmetric.
+        scale_dtype: float16, bfloat16 or float32, of scales and zeros.
+    """
+
+    dtype: str = "int8"
+    axis: str = "token"
+    quant_group: int | None = 32
+    symmetric: bool = False
+    scale_dtype: torch.dtype = torch.float16
+
+    def __post_init__(self):
+        if self.dtype not in BITS:
+            raise ValueError(f"dtype is one of {', '.join(BITS)}; got {self.dtype!r}.")
+        if self.axis not in ("token", "channel", "tensor"):
+            raise ValueError(f'axis is "token", "channel" or "tensor"; got {self.axis!r}.')
+        if self.quant_group is not None and not _is_positive(self.quant_group):
+            raise ValueError(
+                f"quant_group is a whole number, at least 1, or None for all; got {self.quant_group!r}."
+            )
+        if not isinstance(self.symmetric, bool):
+            raise ValueError(f"symmetric is True or False; got {self.symmetric!r}.")
+        if self.scale_dtype not in DTYPES:
+            raise ValueError(f"scale_dtype is float32, float16 or bfloat16; got {self.scale_dtype!r}.")
+
+    @property
+    def bits(self) -> int:
+        """Bits of one code."""
+        return BITS[self.dtype]
+
+    @property
+    def has_zero(self) -> bool:
+        """Is a zero kept beside each scale?"""
+        return not self.symmetric and self.dtype != "fp8"
+
+    @property
+    def largest(self) -> float:
+        """The largest |x| that may be quantised: scales, zeros and what they give stay finite."""
+        return torch.finfo(self.scale_dtype).max / 2
+
+    def bits_per_number(self, size: int | None = None) -> float:
+        """Bits that one number takes, with its share of scale and zero.
+
+        Args:
+            size: of the group where quant_group does not say: channels, tokens or all numbers.
+        """
+        size = size if self.axis == "tensor" else self.quant_group or size
+        if not _is_positive(size):
+            raise ValueError(f"The size of a group is a whole number, at least 1; got {size!r}.")
+        return self.bits + (1 + self.has_zero) * self.scale_dtype.itemsize * 8 / size
+
+    def bytes_for(self, tokens: int, channels: int) -> int:
+        """Bytes of the codes, scales and zeros of one (tokens, channels): `used_bytes`, predicted."""
+        groups = {
+            "token": tokens * (channels // (self.quant_group or channels)),
+            "channel": channels * (tokens // (self.quant_group or max(tokens, 1))),
+            "tensor": 1,
+        }[self.axis]
+        codes = tokens * -(-channels * self.bits // 8)  # a token's last byte may be filled in part
+        return codes + groups * (1 + self.has_zero) * self.scale_dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """Codes with their scales: what `quantize` returns.
+
+    Attributes:
+        codes: uint8 (..., tokens, bytes), packed along the channels; fp8 codes as their bytes.
+        scale: (..., tokens, channels / quant_group) for axis "token", (..., tokens / quant_group, channels)
+            for "channel", () for "tensor".
+        zero: as scale, or None.
+        spec: the `QuantSpec`.
+        channels: D, which packing may have padded.
+        dtype: of what was quantised.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    zero: Tensor | None
+    spec: QuantSpec
+    channels: int
+    dtype: torch.dtype
+
+    @property
+    def tokens(self) -> int:
+        return self.codes.shape[-2]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Codes, scales and zeros: all that is kept."""
+        return [tensor for tensor in (self.codes, self.scale, self.zero) if tensor is not None]
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of codes, scales and zeros."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
+        """(..., tokens, channels): code * scale + zero, computed in float32 or better.
+
+        Args:
+            dtype: of the result; that of what was quantised when left out.
+        """
+        dtype = dtype or self.dtype
+        work = _working_dtype(dtype)
+        numbers = self._numbers().to(work)
+        groups, dim = _in_groups(numbers, self.spec)
+        groups *= self._beside(self.scale, dim).to(work)
+        if self.zero is not None:
+            groups += self._beside(self.zero, dim).to(work)
+        return numbers.to(dtype)
+
+    def _numbers(self) -> Tensor:
+        """The codes as numbers, with their signs."""
+        if self.spec.dtype == "fp8":
+            return self.codes.view(E4M3)
+        codes = unpack(self.codes, self.spec.bits, self.channels)
+        return codes if self.spec.has_zero else codes.to(torch.int16) - 2 ** (self.spec.bits - 1)
+
+    def _beside(self, metadata: Tensor, dim) -> Tensor:
+        """Scale or zero, with an axis of 1 where the groups have their numbers."""
+        return metadata if self.spec.axis == "tensor" else metadata.unsqueeze(dim)
+
+    # What a cache does with the tokens that it keeps -------------------------------------------------
+
+    def cut(self, tokens: int) -> list[Quantized]:
+        """The first tokens, with the very numbers that they had: whole groups, and the rest of a cut one.
+
+        A cut group keeps its scales, and is a `Quantized` of its own, whose groups are as short as it is.
+        """
+        if self.spec.axis == "tensor":
+            raise ValueError('With axis="tensor" all tokens share one scale; they cannot be cut.')
+        group = self.spec.quant_group or self.tokens
+        rest = tokens % group if self.spec.axis == "channel" else 0
+        pieces = [self._part(0, tokens - rest, self.spec)]
+        pieces.append(self._part(tokens - rest, tokens, replace(self.spec, quant_group=rest or 1)))
+        return [piece for piece in pieces if piece.tokens]
+
+    def _part(self, start: int, end: int, spec: QuantSpec) -> Quantized:
+        codes = self.codes[..., start:end, :].clone()  # a slice alone would keep the whole storage alive
+        group = (self.spec.quant_group or self.tokens) if self.spec.axis == "channel" else 1
+        start, end = start // group, -(-end // group)
+        scale, zero = (
+            None if kept is None else kept[..., start:end, :].clone() for kept in (self.scale, self.zero)
+        )
+        return replace(self, codes=codes, scale=scale, zero=zero, spec=spec)
+
+    def take_rows(self, index: Tensor) -> Quantized:
+        """Row i becomes a copy of row index[i]."""
+        if self.spec.axis == "tensor":
+            raise ValueError('With axis="tensor" all rows share one scale; they cannot be taken apart.')
+        codes, scale, zero = (
+            None if kept is None else kept.index_select(0, index)
+            for kept in (self.codes, self.scale, self.zero)
+        )
+        return replace(self, codes=codes, scale=scale, zero=zero)
+
+    def followed_by(self, later: Quantized) -> Quantized:
+        """These tokens and then those, of the same spec: nothing is quantised again."""
+        grows = self.spec.axis == "token" or (self.spec.axis == "channel" and self.spec.quant_group)
+        if later.spec != self.spec or not grows:
+            raise ValueError(
+                "Only whole groups of one spec follow each other, without a scale over all tokens; got "
+                f"{self.spec} and {later.spec}."
+            )
+        codes, scale, zero = (
+            None if one is None else torch.cat((one, other), dim=-2)
+            for one, other in (
+                (self.codes, later.codes),
+                (self.scale, later.scale),
+                (self.zero, later.zero),
+            )
+        )
+        return replace(self, codes=codes, scale=scale, zero=zero)
+
+
+def quantize(x: Tensor, spec: QuantSpec, valid: Tensor | None = None) -> Quantized:
+    """Codes for x, with a scale for each group.
+
+    Scales and zeros are rounded to their dtype first, and the codes are chosen for the rounded ones. So the
+    error of a number is half a step (a scale), plus what rounding may cost the ends of a group. A group of
+    zeros gives zeros. A group of one number gives that number, rounded to scale_dtype or better. Where all of
+    a group is too small for scale_dtype, it gives zeros.
+
+    Args:
+        x: floating point (..., tokens, channels).
+        spec: a `QuantSpec`.
+        valid: boolean (B, tokens), for x of shape (B, H, tokens, channels); False = padding, which has no
+            say in any scale. What comes back for it is some finite number.
+
+    Raises:
+        ValueError: x is not such a tensor, has NaN, an infinity or a number above `spec.largest`, or its
+            groups do not divide its axis.
+    """
+    _check_tensor(x, spec)
+    padding = None if valid is None else ~_beside_tokens(x, valid)
+    if padding is not None:
+        x = x.masked_fill(padding, 0)
+        padding = _in_groups(padding.expand_as(x), spec)[0]
+    check_numbers(x, spec)
+    steps = x.detach().to(_working_dtype(x.dtype), copy=True)  # our own: from here on it is worked in place
+    groups, dim = _in_groups(steps, spec)
+    scale, zero = _grid(groups, dim, padding, spec)
+    if zero is not None:
+        groups -= zero
+    groups /= scale.to(steps.dtype).masked_fill(scale == 0, 1)  # a group without spread: 0 steps
+    codes = _encode(steps, spec)
+    if spec.axis != "tensor":
+        scale = scale.squeeze(dim)
+        zero = None if zero is None else zero.squeeze(dim)
+    return Quantized(codes, scale, zero, spec, x.shape[-1], x.dtype)
+
+
+def _grid(groups: Tensor, dim, padding: Tensor | None, spec: QuantSpec) -> tuple[Tensor, Tensor | None]:
+    """Scale and zero of each group, in scale_dtype: the steps and the start of its grid."""
+    keep = {"dim": dim, "keepdim": spec.axis != "tensor"}
+    if padding is None:
+        low, high = groups.amin(**keep), groups.amax(**keep)
+    else:
+        low = groups.masked_fill(padding, torch.inf).amin(**keep)
+        high = groups.masked_fill(padding, -torch.inf).amax(**keep)
+        nothing = high < low  # padding alone
+        low, high = low.masked_fill(nothing, 0), high.masked_fill(nothing, 0)
+    if spec.has_zero:
+        scale = (high - low) / (2**spec.bits - 1)
+        return scale.to(spec.scale_dtype), low.to(spec.scale_dtype)
+    most = E4M3_MAX if spec.dtype == "fp8" else 2 ** (spec.bits - 1) - 1  # 127, 7, 1
+    return (torch.maximum(high, -low) / most).to(spec.scale_dtype), None
+
+
+def _encode(steps: Tensor, spec: QuantSpec) -> Tensor:
+    """Numbers of steps, which are overwritten -> bytes of codes."""
+    if spec.dtype == "fp8":
+        # Older versions of torch turn what is beyond 448 into NaN (pytorch/ao#1912).
+        return steps.clamp_(-E4M3_MAX, E4M3_MAX).to(E4M3).view(torch.uint8)
+    if spec.has_zero:
+        codes = steps.round_().clamp_(0, 2**spec.bits - 1)
+    else:  # -7 to 7 is kept as 1 to 15, so that a code never has a sign and packs like any other
+        middle = 2 ** (spec.bits - 1)
+        codes = steps.round_().clamp_(1 - middle, middle - 1).add_(middle)
+    return pack(codes.to(torch.uint8), spec.bits)
+
+
+# What is given ---------------------------------------------------------------------------------------
+
+
+def check_numbers(x: Tensor, spec: QuantSpec, name: str = "x") -> None:
+    """Refuse NaN, infinities and what the scales cannot hold. One NaN would spoil all of its group."""
+    if x.numel() and not bool(x.detach().abs().amax() <= spec.largest):  # NaN is not <= anything
+        what = "NaN or an infinity" if not x.isfinite().all() else f"a number of {x.abs().max().item():.3g}"
+        hint = "" if spec.scale_dtype is torch.float32 else " (scale_dtype=torch.float32 reaches further)"
+        raise ValueError(
+            f"{name} has {what}; quantising to {spec.dtype} takes finite numbers up to {spec.largest:.5g}"
+            f"{hint}."
+        )
+
+
+def _check_tensor(x, spec) -> None:
+    if not isinstance(spec, QuantSpec):
+        raise ValueError(f'A QuantSpec says how to quantise, as in QuantSpec("int4"); got {spec!r}.')
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.itemsize < 2:
+        got = x.dtype if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise ValueError(f"What is quantised is a floating-point tensor of 16 bits or more; got {got}.")
+    if x.ndim < 2:
+        raise ValueError(f"x is (..., tokens, channels); got the shape {tuple(x.shape)}.")
+    if x.numel() == 0 and (spec.axis == "tensor" or spec.quant_group is None or x.shape[-1] == 0):
+        raise ValueError(f"There is nothing to quantise in a tensor of shape {tuple(x.shape)}.")
+
+
+def _beside_tokens(x: Tensor, valid: Tensor) -> Tensor:
+    """valid (B, tokens) as (B, 1, tokens, 1), for x (B, H, tokens, channels)."""
+    if x.ndim != 4 or valid.dtype != torch.bool or valid.shape != (x.shape[0], x.shape[2]):
+        raise ValueError(
+            "valid is boolean (B, tokens), for x of shape (B, H, tokens, channels); got "
+            f"{valid.dtype} {tuple(valid.shape)} for {tuple(x.shape)}."
+        )
+    return valid[:, None, :, None]
+
+
+def _in_groups(x: Tensor, spec: QuantSpec):
+    """A view of x in which the numbers of a group lie along an axis of their own, and which one that is."""
+    if spec.axis == "tensor":
+        return x, tuple(range(x.ndim))
+    dim = -1 if spec.axis == "token" else -2
+    size, group = x.shape[dim], spec.quant_group or x.shape[dim]
+    if size % group:
+        along = "channels" if dim == -1 else "tokens"
+        raise ValueError(
+            f"{size} {along} do not divide into groups of {group}; with axis={spec.axis!r}, quant_group must "
+            f"divide the number of {along}."
+        )
+    return x.unflatten(dim, (size // group, group)), dim
+
+
+def _is_positive(value) -> bool:
+    try:
+        return not isinstance(value, bool) and operator.index(value) >= 1
+    except TypeError:
+        return False
+
+
+def _working_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
