@@ -4,7 +4,7 @@ import torch
 from broken_caches import broken
 from other_caches import DoublingCache, ListCache
 
-from kvlearn.cache import GrowingCache, StaticCache
+from kvlearn.cache import GrowingCache, SlidingWindowCache, StaticCache
 
 HOLD = "what the storages behind the keys and values hold"
 
@@ -42,6 +42,25 @@ class KeepsRoomForRowsThatLeft(StaticCache):
         k, v = (torch.cat((x, x[:1].expand(max(0, 3 - rows), -1, -1, -1))) for x in (k, v))
         k, v = super()._append(layer, k, v)
         return k[:rows], v[:rows]
+
+
+@broken("what the stored slots need", "After 8 slots used_bytes is", "A window of 3 keeps the last 3")
+class WindowOnlyInTheMask(SlidingWindowCache):
+    """llm_from_scratch#3: attention sees a window, and the cache stores the whole text."""
+
+    def __init__(self, config, batch_size=1):
+        super().__init__(config, 3, batch_size)
+
+    def _start(self, batch_size):
+        super()._start(batch_size)
+        self._everything = []
+
+    def _append(self, layer, k, v):
+        self._everything += [k.clone(), v.clone()]
+        return super()._append(layer, k, v)
+
+    def _tensors(self):
+        return self._everything
 
 
 @broken("what the stored slots need", "allocated_bytes is 0")

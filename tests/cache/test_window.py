@@ -37,7 +37,7 @@ def window_cache(config, window=WINDOW, batch_size=1):
     return SlidingWindowCache(config, window, batch_size, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("window", [None, 3], ids=str)
+@pytest.mark.parametrize("window", [None, 1, 3, 6, 50], ids=str)
 def test_conformance(window):
     """The rules of the contract, at windows below, at and above the suite's texts; a window without end is
     one that evicts nothing."""

@@ -27,6 +27,22 @@ def byte_counts(new):
         pair = new(dtype=torch.bfloat16)
         pair.step(3)
         _expect_used(pair, "After 3 slots in bfloat16")
+    _a_window_stays_small(new())
+
+
+def _a_window_stays_small(pair):
+    """The last W positions, and room for the chunk in flight: the text may grow and the bytes may not."""
+    slot = len(LAYERS) * ROWS * _numbers(pair) * pair.dtype.itemsize
+    chunk = 4
+    while pair.window is not None and pair.ledger.length + chunk <= CONFIG.max_position // 2:
+        pair.step(chunk)
+        used, most = pair.cache.used_bytes, (pair.window + chunk) * slot
+        if used > most:
+            raise Broken(
+                f"After {pair.ledger.length} slots used_bytes is {used}. A window of {pair.window} keeps the "
+                f"last {pair.window} positions of each row, and the chunk of {chunk} while it is in flight: "
+                f"{most} bytes at most."
+            )
 
 
 def _expect_used(pair, when):
@@ -98,7 +114,7 @@ def _expect_alive(pair, meter, when: str, behind: int = 0) -> None:
                 f"{when} allocated_bytes is {allocated}, and the cache keeps {meter.live} bytes of tensors "
                 "alive. Room that is not in use counts; so does all of a storage of which a slice is kept."
             )
-    if 0 < used <= meter.live < allocated:
+    if used <= meter.live < allocated:
         raise Broken(
             f"{when} allocated_bytes is {allocated}, and all tensors that the cache keeps alive, positions "
             f"included, have {meter.live} bytes."
