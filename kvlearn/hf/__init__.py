@@ -72,7 +72,7 @@ def to_hf(cache: KVCache, model=None) -> HFCache:
     search and prompt lookup, over several turns and in batches padded on the left. Beams and returned
     sequences are rows: make the cache with batch_size = prompts x num_beams. After a beam search its rows are
     the beams', not the best text's; reset it. A lossy cache, or one with a window, cannot be rolled back
-    without a trace and is refused for prompt lookup.
+    without a trace and is refused for prompt lookup. Gradients stop at the cache.
 
     **Padding.** transformers never tells a cache which tokens are padding. They are stored like any
     other token and hidden by transformers' mask: right for an exact cache. In a lossy one their numbers
@@ -172,12 +172,12 @@ def prepare(cache: KVCache | HFCache, prompt, attention_mask: Tensor | None = No
 def _shape(given, name: str) -> tuple[int, int]:
     """(rows, length) of token ids or of a mask; one list is one row."""
     try:
-        shape = torch.as_tensor(given).shape
+        shape = tuple(torch.as_tensor(given).shape)
     except (TypeError, ValueError, RuntimeError):
-        shape = ()
-    if len(shape) not in (1, 2) or 0 in shape:
-        raise ValueError(f"{name} is (batch, length), with at least one token in each row; got {given!r}.")
-    return (1, *shape) if len(shape) == 1 else tuple(shape)
+        shape = f"a {type(given).__name__}"
+    if isinstance(shape, str) or len(shape) not in (1, 2) or 0 in shape:
+        raise ValueError(f"{name} is (batch, length), with at least one token in each row; got {shape}.")
+    return (1, *shape) if len(shape) == 1 else shape
 
 
 def _check_fits(cache: KVCache, model, config: CacheConfig) -> None:
