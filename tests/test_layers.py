@@ -82,8 +82,9 @@ def test_a_file_imports_only_what_its_layer_may(path):
     grows dependencies, and anything that needs the exercises, figures or the command line."""
     module, names = MODULES[path], imported(path)
     part, uses = part_of(module), ours(names)
-    if module in FOUNDATION:
-        assert uses <= FOUNDATION and outside(names) <= {"torch", "einops"}
+    if module in FOUNDATION or part == "sizing":
+        others = {name for name in uses if part_of(name) != "sizing"}
+        assert others <= FOUNDATION and outside(names) <= {"torch", "einops"}
     if part == "cache":
         below = {name for name in uses if not name.startswith("kvlearn.cache")}
         assert below <= FOUNDATION and outside(names) <= {"torch", "einops"}

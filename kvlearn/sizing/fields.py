@@ -1,0 +1,39 @@
+"""Which fields of a config.json say what a cache holds, which only sound like it, and their older names."""
+
+import re
+
+NAMES = {
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "kv_n_heads"),
+    "head_dim": ("head_dim", "kv_channels"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"),
+}
+NESTED = ("text_config", "language_config", "llm_config")
+# The fields that say what a cache holds, besides NAMES.
+READ = set(
+    "layer_types sliding_window use_sliding_window max_window_layers sliding_window_pattern "
+    "_sliding_window_pattern attention_chunk_size multi_query kv_lora_rank qk_rope_head_dim v_head_dim "
+    "num_kv_shared_layers model_type multi_query_attention multi_query_group_num".split()
+)
+# Names that sound like it and say nothing about a cache.
+HARMLESS = set(
+    "qk_nope_head_dim qk_head_dim q_lora_rank chunk_size_feed_forward use_cache cache_implementation "
+    "shared_expert_intermediate_size n_shared_experts num_shared_experts moe_shared_expert_intermediate_size "
+    "hidden_act hidden_activation no_rope_layer_interval no_rope_layers kv_bias attention_kv_bias qkv_bias "
+    "interleave_moe_layer_step moe_layer_freq mlp_layer_types shared_intermediate_size pooler_hidden_act "
+    "global_rope_theta rope_local_base_freq decoder_sparse_step use_shared_expert moe_layer_pattern".split()
+)
+SOUNDS_LIKE = re.compile(
+    r"kv|key_value|head_dim|window|latent|lora_rank|layer_types|layers_?block|block_(type|config)|hybrid|mamba|ssm|"
+    r"^linear_|conv_|recurren|rwkv|chunk|sparse|^index_|compress|shared?_layers|layers_shared|cross_attention|"
+    r"global_(head|attn)|attention_(layers|types)|attn_(layer|type)|full_attention|attention_pattern|_v_dim|value_dim|^per_layer_config"
+)
+KINDS = {
+    "full_attention": None,
+    "sliding_attention": "sliding_window",
+    "chunked_attention": "attention_chunk_size",
+}
+
+OTHER_CACHES = {"longcat_flash": "each of its layers attends twice, which is not understood here"}
