@@ -11,9 +11,9 @@ Shapes: keys (layers, B, Hkv, S, D), values likewise, positions (B, S).
 import torch
 from torch import Tensor
 
-# The most that a lossy cache may be off in one token: error / token, both as Euclidean norms. Of two bits with
-# one scale for 32 random numbers the worst are off by 0.6 (by 0.9 without a zero point); zeros by 1, and
-# another token's numbers by 1.4.
+# The most that a lossy cache may be off in one token: error / token, both as Euclidean norms. With two bits
+# and one scale for 32 random numbers the worst token is off by 0.6 (by 0.9 without a zero point); zeros are
+# off by 1, and another token's numbers by 1.4.
 LOSSY = 0.95
 UNWRITTEN = "it comes from storage that nobody has written."
 

@@ -114,7 +114,7 @@ def _expect_alive(pair, meter, when: str, behind: int = 0) -> None:
                 f"{when} allocated_bytes is {allocated}, and the cache keeps {meter.live} bytes of tensors "
                 "alive. Room that is not in use counts; so does all of a storage of which a slice is kept."
             )
-    if used <= meter.live < allocated:
+    if 0 < used <= meter.live < allocated:
         raise Broken(
             f"{when} allocated_bytes is {allocated}, and all tensors that the cache keeps alive, positions "
             f"included, have {meter.live} bytes."
