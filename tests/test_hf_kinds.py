@@ -1,7 +1,7 @@
 """Caches with a window, and lossy ones, inside transformers' `generate`.
 
-Such a cache changes the text, so the measure is not DynamicCache's: it is a model of transformers that has the
-window itself, and kvlearn.generate with the same weights and the same kind of cache.
+Such a cache changes the text, so the measure is not DynamicCache's: it is a model of transformers that has
+the window itself, and kvlearn.generate with the same weights and the same kind of cache.
 """
 
 import pytest
