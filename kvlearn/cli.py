@@ -1,5 +1,6 @@
 """The command `kvlearn`."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -9,6 +10,8 @@ from rich.text import Text
 
 import kvlearn
 from kvlearn import doctor as examination
+from kvlearn import sizing
+from kvlearn.size_command import read_napkin
 
 app = typer.Typer(
     help="Build the KV cache from a dot product up.", no_args_is_help=True, add_completion=False
@@ -48,3 +51,37 @@ def doctor() -> None:
     missing = any(finding.state == examination.MISSING for finding in findings)
     console.print("\nThe course cannot run yet." if missing else "\nThe course can run.")
     raise typer.Exit(int(missing))
+
+
+def _option(text: str, *names: str):
+    return typer.Option(*names, help=text)
+
+
+@app.command()
+def size(
+    model: Annotated[str, typer.Argument(help="A known model, such as llama-3.1-70b, or a config.json.")],
+    context: Annotated[
+        str | None, _option("Tokens in each sequence: 128k. Default: the model's most.")
+    ] = None,
+    batch: Annotated[int, _option("Sequences side by side.")] = 1,
+    cache: Annotated[str, _option(f"What the cache stores: {', '.join(sizing.CACHE_TYPES)}.")] = "bf16",
+    weights: Annotated[str, _option("What the weights are stored in.")] = "bf16",
+    memory: Annotated[str | None, _option('Memory of one device: 141GB, "80 GB", 40GiB.')] = None,
+    gpu: Annotated[str | None, _option(f"Or a card: {', '.join(sizing.gpus())}.")] = None,
+    block: Annotated[int | None, _option("Tokens in a block, where memory comes in whole blocks.")] = None,
+    ranks: Annotated[int, _option("Tensor-parallel ranks; sizes are then those of one.")] = 1,
+    parameters: Annotated[str | None, _option("How many weights: 8B. Where they are not known.")] = None,
+    group: Annotated[int | None, _option("Numbers that share a scale, for int types.")] = None,
+    residual: Annotated[int | None, _option("Latest tokens kept in full, for int types.")] = None,
+    as_json: Annotated[bool, _option("Numbers for scripts, in bytes.", "--json")] = False,
+) -> None:
+    """How many bytes a model's cache takes, and what fits: a table to paste into a design document."""
+    try:
+        napkin = read_napkin(
+            model, context, batch, cache, weights, memory, gpu, block, ranks, parameters, group, residual
+        )
+        answer = json.dumps(napkin.numbers(), indent=2) if as_json else napkin.text()
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    typer.echo(answer)

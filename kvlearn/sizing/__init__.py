@@ -15,7 +15,7 @@ units.py       "128k", "40GiB", "80 GB"
 
 from kvlearn.sizing.config import ConfigError
 from kvlearn.sizing.formats import NAMES as CACHE_TYPES
-from kvlearn.sizing.formats import CacheType, Side, cache_type, from_specs
+from kvlearn.sizing.formats import CacheType, Side, cache_type, from_specs, weight_bits
 from kvlearn.sizing.formulas import (
     bytes_per_token,
     cache_bytes,
@@ -29,6 +29,7 @@ from kvlearn.sizing.formulas import (
 from kvlearn.sizing.known import gpu, gpus, model, models
 from kvlearn.sizing.shape import ModelShape
 from kvlearn.sizing.units import read_bytes, read_count, read_tokens, show_bytes
+from kvlearn.sizing.units import whole as read_whole
 
 __all__ = [
     "CACHE_TYPES",
@@ -51,7 +52,9 @@ __all__ = [
     "read_bytes",
     "read_count",
     "read_tokens",
+    "read_whole",
     "show_bytes",
     "step_bytes",
+    "weight_bits",
     "weight_bytes",
 ]

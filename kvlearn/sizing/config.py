@@ -7,6 +7,7 @@ holds and that is not read here is refused by name: a wrong size looks as good a
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,8 +55,7 @@ def _load(config) -> tuple[dict, str]:
         return dict(config), str(config.get("_name_or_path") or "")
     if not isinstance(config, str | Path):
         raise ConfigError(f"A config is a dict, or the path of a config.json; got a {type(config).__name__}.")
-    path = Path(config)
-    path = path / "config.json" if path.is_dir() else path
+    path = Path(config, "config.json") if os.path.isdir(config) else Path(config)
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

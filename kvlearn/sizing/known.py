@@ -47,11 +47,11 @@ def _find(name: str, table: dict, what: str) -> str:
     if isinstance(name, str):
         plain = re.sub(r"[\s_]+", "-", name.strip().lower().rpartition("/")[2])
         bare = _AROUND.sub("", _AROUND.sub("", plain))
-        for candidate in (plain, bare):
+        for candidate in (plain, bare, f"rtx-{bare}"):
             if candidate in table:
                 return candidate
         near = difflib.get_close_matches(bare, table, n=3, cutoff=0.55)
     else:
         near = []
     said = f"Do you mean {' or '.join(near)}?" if near else f"There are: {', '.join(table)}."
-    raise ValueError(f"There is no {what} called {name!r}. {said}")
+    raise ValueError(f"There is no {what} called {name!r:.60}. {said}")
