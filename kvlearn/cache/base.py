@@ -51,8 +51,7 @@ class KVCache(ABC):
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
         self.device = torch.empty(0, device=device or "cpu").device  # "cuda" becomes "cuda:0"
         self._constructed_batch = batch_size
-        self._forget(batch_size)
-        self._start(batch_size)
+        self._begin(batch_size)
 
     # What a kind of cache writes -----------------------------------------------------------------
 
@@ -92,8 +91,7 @@ class KVCache(ABC):
             [kept.index_select(0, index) for kept in self._append(layer, *nothing)]
             for layer in range(self.num_layers)
         ]
-        self._start(len(index))
-        self._forget(len(index))  # a cache that looks at `length` to store finds 0
+        self._begin(len(index))
         for layer, (k, v) in enumerate(chosen):
             self._append(layer, k, v)
 
@@ -201,8 +199,7 @@ class KVCache(ABC):
 
     def reset(self) -> None:
         """Forget everything; the batch is the constructor's again."""
-        self._start(self._constructed_batch)
-        self._forget(self._constructed_batch)
+        self._begin(self._constructed_batch)
 
     # Bytes -----------------------------------------------------------------------------------------
 
@@ -225,8 +222,11 @@ class KVCache(ABC):
 
     # The bookkeeping ---------------------------------------------------------------------------------
 
-    def _forget(self, batch_size: int) -> None:
-        self._describe(torch.empty(batch_size, 0, dtype=torch.long, device=self.device))
+    def _begin(self, batch_size: int) -> None:
+        """Be empty, for so many rows. A cache that looks at `length` or `batch_size` finds the new ones."""
+        self._positions = torch.empty(batch_size, 0, dtype=torch.long, device=self.device)
+        self._start(batch_size)
+        self._describe(self._positions)
 
     def _first_slots(self, slots: Tensor) -> Tensor:
         """(B, largest) positions that a truncate leaves; `slots` is (B,), or () for one number."""

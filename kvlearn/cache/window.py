@@ -49,7 +49,6 @@ class SlidingWindowCache(GrowingCache):
         arguments.check_sizes(config, batch_size, None)
         self.windows = _windows(config, window)
         self.window = None if None in self.windows else max(self.windows)
-        self._rings = {}
         super().__init__(config, batch_size, dtype=dtype, device=device)
 
     def truncate(self, length):
