@@ -12,6 +12,7 @@ from kvlearn.figures.decoder import decoder_map, turned_pairs, work_area
 from kvlearn.figures.diagrams import heads_diagram, rope_clock, score_by_distance
 from kvlearn.figures.matrices import attention_map, mask_compare, mask_map, tensor_diff
 from kvlearn.figures.plots import bars, memory_timeline, time_per_token
+from kvlearn.figures.recall import recall_by_length, recall_by_pairs
 from kvlearn.figures.style import Picture, show
 from kvlearn.figures.whiteboard import arrows, course_path, split_heads_map
 
@@ -28,6 +29,8 @@ __all__ = [
     "mask_compare",
     "mask_map",
     "memory_timeline",
+    "recall_by_length",
+    "recall_by_pairs",
     "rope_clock",
     "score_by_distance",
     "show",
