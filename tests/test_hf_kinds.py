@@ -175,7 +175,8 @@ def test_padding_stays_out_of_the_scales_when_it_is_told():
 
 
 def test_padding_goes_with_its_row():
-    """Rows that are chosen between `prepare` and the first pass, and the padding of another left to them."""
+    """Rows that are chosen between `prepare` and the first pass, and the padding of another left to them;
+    padding of a text that was reset before it came."""
     theirs, _ = twins()
     tokens, mask = left_padded(6, 17, 11)
     order = torch.tensor([2, 0, 1, 1])
@@ -184,6 +185,11 @@ def test_padding_goes_with_its_row():
     tokens, mask = tokens[order], mask[order]
     expected = run(tokens, prepare(lossy(4), tokens, mask), model=theirs, attention_mask=mask)
     same(run(tokens, hf, model=theirs, attention_mask=mask), expected)
+    hf.reset()
+    hf = prepare(hf, tokens[:3], mask[:3])
+    hf.reset()
+    run(ids(3, 17), hf, model=theirs)
+    assert hf.cache.next_position.tolist() == [25, 25, 25]
 
 
 @pytest.mark.parametrize("make", [lossy, lambda: windowed(50)])

@@ -130,9 +130,9 @@ class HFCache(transformers.Cache):
                 f"crop takes minus the number of slots to drop, and the cache holds {length}; got "
                 f"{tokens_to_remove!r}. To keep so many slots: cache.truncate(slots)."
             )
-        if tokens_to_remove != 0 or self._next_layer != 0:
+        if tokens_to_remove != 0:
             self.cache.truncate(length + int(tokens_to_remove))
-        self._end_pass()
+        self._end_pass()  # the cache drops what a broken pass has written when the next one starts
 
     def reset(self):
         """Be empty, with the rows that the cache was made with."""
