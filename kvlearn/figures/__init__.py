@@ -13,6 +13,7 @@ from kvlearn.figures.diagrams import heads_diagram, rope_clock, score_by_distanc
 from kvlearn.figures.matrices import attention_map, mask_compare, mask_map, tensor_diff
 from kvlearn.figures.plots import bars, memory_timeline, time_per_token
 from kvlearn.figures.recall import recall_by_length, recall_by_pairs
+from kvlearn.figures.ring import ring_frames, window_reach
 from kvlearn.figures.style import Picture, show
 from kvlearn.figures.whiteboard import arrows, course_path, split_heads_map
 
@@ -31,6 +32,7 @@ __all__ = [
     "memory_timeline",
     "recall_by_length",
     "recall_by_pairs",
+    "ring_frames",
     "rope_clock",
     "score_by_distance",
     "show",
@@ -38,5 +40,6 @@ __all__ = [
     "tensor_diff",
     "time_per_token",
     "turned_pairs",
+    "window_reach",
     "work_area",
 ]
