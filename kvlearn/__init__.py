@@ -1,7 +1,14 @@
 """Build the KV cache: from a dot product to a cached decoder that runs a real language model."""
 
 from kvlearn.attention import attention, attention_weights, causal_mask, position_mask
-from kvlearn.cache import GrowingCache, KVCache, QuantizedCache, SlidingWindowCache, StaticCache
+from kvlearn.cache import (
+    GrowingCache,
+    KVCache,
+    LatentCache,
+    QuantizedCache,
+    SlidingWindowCache,
+    StaticCache,
+)
 from kvlearn.checks import CheckFailed, Result, check, check_cache, hint
 from kvlearn.decoder import Decoder, DecoderConfig
 from kvlearn.generation import Generation, generate
@@ -16,6 +23,7 @@ __all__ = [
     "Generation",
     "GrowingCache",
     "KVCache",
+    "LatentCache",
     "QuantSpec",
     "Quantized",
     "QuantizedCache",

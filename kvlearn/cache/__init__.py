@@ -2,8 +2,9 @@
 
 from kvlearn.cache.base import KVCache
 from kvlearn.cache.growing import GrowingCache
+from kvlearn.cache.latent import LatentCache
 from kvlearn.cache.quantized import QuantizedCache
 from kvlearn.cache.static import StaticCache
 from kvlearn.cache.window import SlidingWindowCache
 
-__all__ = ["GrowingCache", "KVCache", "QuantizedCache", "SlidingWindowCache", "StaticCache"]
+__all__ = ["GrowingCache", "KVCache", "LatentCache", "QuantizedCache", "SlidingWindowCache", "StaticCache"]

@@ -9,6 +9,8 @@ machine.py    the device, and what a measurement should say about where it was t
 
 from kvlearn.measure.counters import count_pairs, count_projections, trace_cache
 from kvlearn.measure.formulas import (
+    attention_flops,
+    attention_intensity,
     cached_pairs,
     cached_projections,
     decode_bytes,
@@ -24,6 +26,8 @@ from kvlearn.measure.timing import interleaved, median, read_bandwidth, token_ti
 
 __all__ = [
     "StorageMeter",
+    "attention_flops",
+    "attention_intensity",
     "cached_pairs",
     "cached_projections",
     "count_pairs",

@@ -7,6 +7,8 @@ first new token, and the last new token is never fed.
 import torch
 from torch import nn
 
+from kvlearn import sizing
+
 
 def naive_projections(prompt: int, new: int) -> int:
     """Token-positions that one matrix of one layer projects without a cache: prompt + (prompt + 1) + ..."""
@@ -74,6 +76,36 @@ def growing_peak_bytes(decoder: nn.Module, cached_tokens: int, new: int = 1, bat
     """
     old_copy = kv_bytes(decoder, cached_tokens - new, batch) // (2 * decoder.config.num_layers)
     return kv_bytes(decoder, cached_tokens, batch) + old_copy
+
+
+def attention_flops(shape: sizing.ModelShape) -> int:
+    """Floating-point operations of one decode query with one stored token, all heads of one layer.
+
+    A head multiplies and adds over the width of a key for the score, and over the width of a value for the
+    sum: two operations each. Latent attention is counted absorbed: each head reads the latent with the rotary
+    key as a key, and the latent again as a value.
+    """
+    if shape.latent:
+        key_width, value_width = shape.latent_dim + shape.rope_dim, shape.latent_dim
+    else:
+        key_width, value_width = shape.key_shape[1], shape.value_shape[1]
+    return 2 * shape.num_heads * (key_width + value_width)
+
+
+def attention_intensity(shape: sizing.ModelShape, dtype="bf16", queries: int = 1) -> float:
+    """Arithmetic intensity of decode attention: operations for each byte of cache that is read.
+
+    In 16 bits it is the number of query heads that share a key/value head (MHA 1), however long the text and
+    large the batch: every row reads a cache of its own. Weights, queries and results are not counted.
+
+    Args:
+        shape: the model's.
+        dtype: what the cache stores; see `sizing.cache_type`.
+        queries: tokens that a row brings in this step; more than one where a draft is verified.
+    """
+    one_layer = shape.but(num_layers=1, windows=None, shared_layers=0)
+    operations = sizing.read_whole(queries, "queries") * attention_flops(one_layer)
+    return operations / sizing.bytes_per_token(one_layer, dtype)
 
 
 def decode_bytes(
