@@ -15,7 +15,7 @@ except ImportError as error:
         'pip install "kvlearn[notebooks]". The same pictures without controls are in kvlearn.figures.'
     ) from error
 
-from kvlearn import figures
+from kvlearn import figures, sizing
 from kvlearn.figures.style import Picture
 
 
@@ -135,3 +135,47 @@ def head_explorer(num_heads: int = 9, num_kv_heads: int = 3) -> Panel:
         {"kv_heads": choice},
         lambda kv_heads: figures.heads_diagram(num_heads, kv_heads),
     )
+
+
+def memory_planner(
+    model: str = "llama-3.1-8b", context: int = 8192, batch: int = 8, gpu: str = "h100"
+) -> Panel:
+    """Choose a model, how it is served, and a card: weights and cache stacked against its memory."""
+
+    def choose(options, value, description):
+        return ipywidgets.Dropdown(options=options, value=value, description=description)
+
+    known = [name for name in sizing.models() if sizing.model(name).parameters is not None]
+    controls = {
+        "model": choose(known, model, "model"),
+        "context": ipywidgets.SelectionSlider(
+            options=[(f"{n:,}", n) for n in (2**power for power in range(9, 21))],
+            value=context, description="context", continuous_update=False,
+        ),
+        "batch": ipywidgets.IntSlider(batch, 1, 256, description="batch", continuous_update=False),
+        "cache": choose(list(sizing.CACHE_TYPES), "bf16", "cache"),
+        "weights": choose(["bf16", "fp8", "int8", "int4"], "bf16", "weights"),
+        "gpu": choose(list(sizing.gpus()), gpu, "card"),
+    }  # fmt: skip
+    return Panel("weights and cache against a card's memory", controls, _planned)
+
+
+def _planned(model, context, batch, cache, weights, gpu) -> Picture:
+    """The picture of `memory_planner`: one sequence, the batch, and the largest batch that fits."""
+    shape, memory = sizing.model(model), sizing.gpu(gpu)
+    weight = sizing.weight_bytes(shape, weights)
+    try:
+        most = sizing.max_batch(shape, context, memory, cache, weights)
+        sizes = {rows: sizing.cache_bytes(shape, context, rows, cache) for rows in {1, batch, max(most, 1)}}
+    except ValueError as error:  # a group that does not divide this model's heads
+        picture = figures.memory_stack({"weights alone": {"weights": weight}}, memory, limit_name=gpu)
+        picture.caption = str(error)
+        return picture
+    bars = {f"batch {rows:,}": {"weights": weight, "cache": sizes[rows]} for rows in sorted(sizes)}
+    picture = figures.memory_stack(bars, memory, limit_name=gpu)
+    fits = f"At most {most:,} sequences of {context:,} tokens fit" if most else "Not even one sequence fits"
+    own = shape.max_position
+    if own is not None and context > own:
+        fits += f", and the model itself goes to {own:,} tokens"
+    picture.caption = f"{model}, {shape.kind}. {fits}."
+    return picture

@@ -92,6 +92,31 @@ def test_the_head_explorer_offers_the_divisors():
     assert panel.picture.alt.startswith("6 query heads above 3 key/value heads.")
 
 
+def test_the_memory_planner_counts_what_is_chosen():
+    """Would catch a control that is not wired, and a picture of another model than the one chosen."""
+    panel = widgets.memory_planner("llama-3.1-8b", 8192, 8, "h100")
+    assert "At most 64 sequences of 8,192 tokens fit" in panel.picture.caption
+    assert "batch 8: weights 15.0 GiB, cache 8.0 GiB, fits" in panel.picture.alt
+    panel.controls["cache"].value = "fp8"
+    panel.controls["batch"].value = 200
+    assert "batch 200: weights 15.0 GiB, cache 100.0 GiB, too much" in panel.picture.alt
+    panel.controls["weights"].value = "int4"
+    panel.controls["context"].value = 2**20
+    assert "the model itself goes to 131,072 tokens" in panel.picture.caption
+    panel.controls["gpu"].value = "t4"
+    panel.controls["model"].value = "llama-3.1-405b"
+    assert "Not even one sequence fits" in panel.picture.caption
+
+
+def test_the_memory_planner_stands_every_choice():
+    """Would catch an error inside a callback, which a front end swallows: groups that divide no head."""
+    panel = widgets.memory_planner()
+    panel.controls["cache"].value = "q8_0"
+    for model in panel.controls["model"].options:
+        panel.controls["model"].value = model
+        assert panel.picture.caption.startswith(model) or "whole groups" in panel.picture.caption
+
+
 def test_the_text_of_a_panel_is_the_same_every_time():
     """Would catch addresses or image bytes in the stored output of a lesson, which nbval compares."""
     first, second = widgets.head_explorer(6, 2), widgets.head_explorer(6, 3)

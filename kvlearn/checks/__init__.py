@@ -58,7 +58,16 @@ every rule over every exercise: `python -m pytest tests/checks -k split_heads`.
 
 import difflib
 
-from kvlearn.checks import lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_07, lesson_08
+from kvlearn.checks import (
+    lesson_00,
+    lesson_01,
+    lesson_02,
+    lesson_03,
+    lesson_04,
+    lesson_05,
+    lesson_07,
+    lesson_08,
+)
 from kvlearn.checks.conformance import check_cache
 from kvlearn.checks.engine import (
     Case,
@@ -88,7 +97,7 @@ __all__ = [
     "judge",
 ]
 
-LESSONS = (lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_07, lesson_08)
+LESSONS = (lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_07, lesson_08)
 REGISTRY: dict[str, Exercise] = {}
 for _lesson in LESSONS:
     for _exercise in _lesson.EXERCISES:

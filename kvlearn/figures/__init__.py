@@ -14,6 +14,7 @@ from kvlearn.figures.matrices import attention_map, mask_compare, mask_map, tens
 from kvlearn.figures.plots import bars, memory_timeline, time_per_token
 from kvlearn.figures.recall import recall_by_length, recall_by_pairs
 from kvlearn.figures.ring import ring_frames, window_reach
+from kvlearn.figures.sizing import memory_stack, step_reads
 from kvlearn.figures.style import Picture, show
 from kvlearn.figures.whiteboard import arrows, course_path, split_heads_map
 
@@ -29,6 +30,7 @@ __all__ = [
     "heads_diagram",
     "mask_compare",
     "mask_map",
+    "memory_stack",
     "memory_timeline",
     "recall_by_length",
     "recall_by_pairs",
@@ -37,6 +39,7 @@ __all__ = [
     "score_by_distance",
     "show",
     "split_heads_map",
+    "step_reads",
     "tensor_diff",
     "time_per_token",
     "turned_pairs",
