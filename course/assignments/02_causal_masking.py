@@ -4,6 +4,10 @@
 # Four functions, about an hour: two masks, attention that keeps to them, and an
 # experiment that proves what every cache relies on.
 #
+# Close the lesson before you begin. Its lines would pass, and you would have typed
+# them. Write each function from its table, by hand; when you are stuck,
+# `kvlearn.hint("causal_mask")` and its like say a little at a time.
+#
 # Masks are boolean and **True means: may attend**. In shapes, `B` counts the
 # rows of the batch, `H` the heads, `L` the queries, `S` the keys and `D` the
 # channels of a head.
@@ -30,7 +34,15 @@ import kvlearn
 # | query 1 (token 3) | True | True | True | True |
 #
 # Before you write, draw the mask of two queries over *five* keys, and the one
-# of a single query over eight.
+# of a single query over eight. On paper; then open this:
+#
+# <details>
+# <summary>The two masks</summary>
+#
+# Two queries over five keys: the first sees all but the last key, the second sees
+# all five. A single query sees all eight.
+#
+# </details>
 
 
 # %% answer="causal_mask"
@@ -51,6 +63,15 @@ kvlearn.check("causal_mask", causal_mask)
 
 # %%
 print(int(causal_mask(6, 10).sum()))
+
+# %% [markdown]
+# <details>
+# <summary>What it should say</summary>
+#
+# 45, the sum of 5 to 10: six numbers, 7.5 on average. If yours is 21, the corner of
+# your triangle is at the wrong end.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise: `position_mask`
@@ -118,6 +139,14 @@ print("the two masks agree:",
 # | none | 0 |
 #
 # Work out what a mask *after* the softmax would give in the second line.
+#
+# <details>
+# <summary>The result of the wrong order</summary>
+#
+# Each of the three keys gets a third, and striking one out changes nothing for the
+# others: 6/3 + 9/3 = 5. The right 7.5 is what remains when the two share the whole.
+#
+# </details>
 
 
 # %% answer="masked_attention"
@@ -147,8 +176,8 @@ kvlearn.check("masked_attention", masked_attention)
 # layer numbers, `[]` if no layer changed. The first layer is layer 0.
 #
 # Old numbers that come out of a longer matrix product can differ in their last
-# digits. That is rounding, not change: a difference of one in a billion does
-# not count.
+# digits. The decoders compute in float64, so a difference below 1e-9 is rounding;
+# anything larger is a change.
 #
 # To look inside, use this. A decoder hands every layer's K and V to its
 # attention function; so we put in one that writes them down first.
@@ -195,9 +224,9 @@ def changed_layers(decoder, tokens, new_token):
     changed = []
     for layer in range(len(before)):
         (k, v), (k_after, v_after) = before[layer], after[layer]
-        same_k = torch.allclose(k, k_after[:, :, :old])
-        same_v = torch.allclose(v, v_after[:, :, :old])
-        if not (same_k and same_v):
+        moved_k = (k_after[:, :, :old] - k).abs().max()
+        moved_v = (v_after[:, :, :old] - v).abs().max()
+        if max(moved_k, moved_v) > 1e-9:
             changed.append(layer)
     return changed
     ### END SOLUTION
@@ -229,6 +258,15 @@ for name, attention in (("your mask", masked_attention),
                         ("no mask", without_mask)):
     decoder = kvlearn.Decoder(config, attention=attention).double()
     print(name, "-> changed layers:", changed_layers(decoder, text, new))
+
+# %% [markdown]
+# <details>
+# <summary>What they should say</summary>
+#
+# With your mask `[]`: no layer. Without it `[1, 2, 3]`: all but the first, whose K
+# and V are made before any token has heard of another.
+#
+# </details>
 
 # %% [markdown]
 # **What you can do now:** build the mask for any number of new tokens after

@@ -6,6 +6,10 @@
 # `apply_rope` and your `grouped_attention` will run the real model in
 # assignment 04, so they have exactly the library's parameters.
 #
+# Close the lesson before you begin. Its lines would pass, and you would have typed
+# them. Write each function from its table and its example; when you are stuck,
+# `kvlearn.hint("rms_norm")` and its like say a little at a time.
+#
 # | letter | what it counts |
 # |---|---|
 # | `B` | rows in the batch |
@@ -24,13 +28,13 @@ import kvlearn
 #
 # *10 minutes · difficulty 1 of 3*
 #
-# Every block adds something to the stream, so its numbers grow with depth.
-# Before a block reads the stream, each token's vector is brought to the same
+# Every layer adds something to the stream, so its numbers grow with depth.
+# Before a layer reads the stream, each token's vector is brought to the same
 # size: divided by its root mean square, then multiplied by a learned weight,
-# one number for each channel.
+# one number for each channel (each of the `width` numbers of a token). For
+# channel i:
 #
-# $$\text{rms\_norm}(x)_i = \frac{x_i}{\sqrt{\text{mean}_j\, x_j^2
-# + \varepsilon}}\; w_i$$
+#     result[i] = x[i] / sqrt(mean of all x[j]² + eps) · weight[i]
 #
 # | tensor | shape |
 # |---|---|
@@ -61,16 +65,15 @@ kvlearn.check("rms_norm", rms_norm)
 #
 # *20 minutes · difficulty 2 of 3*
 #
-# Attention by itself cannot tell *dog bites man* from *man bites dog*. Rotary
-# positions tell it: every query and every key is turned by an angle that
-# grows with its position.
+# To a query, the tokens before it are a bag of words: *dog bites man* is *man bites
+# dog*. Rotary positions tell it the order: every query and every key is turned by an
+# angle that grows with its position.
 #
 # A head's `D` coordinates make `D/2` pairs. **Pair i is coordinate i of the
 # first half and coordinate i of the second half.** It is turned
 # counter-clockwise by
 #
-# $$\text{angle} = \frac{\text{position}}{\theta^{\,2i/D}}
-# \qquad i = 0, 1, \dots, D/2 - 1$$
+#     angle = position / theta ** (2i / D)        for i = 0, 1, ..., D/2 − 1
 #
 # so pair 0 turns by one radian a position, and each later pair is slower. A
 # point (a, b) turned by an angle φ is

@@ -5,7 +5,8 @@
 # that the reason a cache can exist at all?
 #
 # You need lesson 01: queries, keys, values, and
-# `softmax(q kᵀ / √D) v`. Allow about an hour.
+# `softmax(q kᵀ / √D) v`. Allow 90 minutes; the end of section 9 is a good place
+# for a pause.
 #
 # | letter | what it counts |
 # |---|---|
@@ -211,22 +212,24 @@ print("bottom right = last two rows of the full triangle:",
 
 # %% [markdown]
 # Code that adds a cache to a model often gets this wrong, because a ready-made
-# flag invites it. We ask torch itself. If each value is a row of the identity
-# matrix, the output *is* the row of weights, and we can count the keys that a
-# query used.
+# flag invites it. We ask torch itself, with two new queries and with one. If each
+# value is a row of the identity matrix, the output *is* the row of weights, and we
+# can see which keys a query used.
 
 # %%
 q5, k5 = torch.randn(1, 1, 5, D), torch.randn(1, 1, 5, D)
 see_weights = torch.eye(5)[None, None]
 
-used = F.scaled_dot_product_attention(
-    q5[:, :, -2:], k5, see_weights, is_causal=True)
-print("keys used by each query:", (used > 0).sum(-1).flatten().tolist())
+for new in (2, 1):
+    used = F.scaled_dot_product_attention(
+        q5[:, :, -new:], k5, see_weights, is_causal=True)
+    print(f"new queries: {new}", (used[0, 0] > 0).long(), sep="\n")
 
 # %% [markdown]
 # No error, no warning, and the wrong triangle: `is_causal=True` starts at the
-# top left (`pytorch/pytorch#108108`). With one query, the everyday case of a
-# cached decoder, it looks at key 0 only (`pytorch/pytorch#103082`).
+# top left (`pytorch/pytorch#108108`). A single query, the everyday case of a
+# cached decoder, sees the oldest key and nothing else
+# (`pytorch/pytorch#103082`).
 #
 # **Before you run this:** one new token over eight keys. What should the
 # right mask look like?
@@ -266,6 +269,9 @@ shuffled = torch.tensor([3, 4, 2, 0, 1])
 print((shuffled <= query_positions[:, None]).long())
 
 # %% [markdown]
+# Column 0 is the key at position 3, column 1 the one at position 4. Only the query
+# at 3 may not see the key at 4; all else is allowed, wherever it lies.
+#
 # ### Padding
 #
 # Two texts of unequal length in one batch: the shorter is filled up on the
@@ -322,14 +328,19 @@ value = torch.tensor([float("nan"), 5.0])
 print(weight @ value)
 
 # %% [markdown]
-# Zero times NaN is NaN. One padded row poisons the batch
-# (`pytorch/pytorch#103749`). A large negative number in place of −∞ does not
-# help: the padding then takes an even share of everything it must not see.
+# Zero times NaN is NaN. One padded slot poisons every token of its text
+# (`pytorch/pytorch#103749`).
+#
+# A large negative number in place of −∞ avoids the NaN, and many libraries use
+# one. But what does the softmax make of a row that holds nothing else?
 
 # %%
 print(torch.softmax(torch.full((4,), -1e9), dim=-1))
 
 # %% [markdown]
+# The padding takes an even share of everything it must not see: a number that means
+# nothing, and that nobody notices.
+#
 # This course says: **a query that may see nothing gives zeros.** Strike out
 # the forbidden weights once more after the softmax, and it does.
 
@@ -387,17 +398,28 @@ for L, S in ((4, 4), (100, 100), (2, 5), (1, 8), (64, 1000)):
     assert predicted == counted
 
 # %% [markdown]
-# The square cases let a little more than half of the pairs through. Our
+# The square cases let half of the pairs through, and half a diagonal more. Our
 # attention computes all of them and throws the rest away; fast kernels skip
-# the blocks of scores that lie wholly above the diagonal.
+# the parts of the table that lie wholly above the diagonal.
 
 # %% [markdown]
 # ## 9 · See it: two models, one of them peeks
 #
-# Now the promise from section 1. We train two tiny decoders, equal in all but
-# the mask, on **random digits**. Nothing in random digits can be predicted:
-# who guesses well has seen the answer. (`Decoder` is the library's; you build
-# it yourself in lesson 03. It takes the attention function as an argument.)
+# Now the promise from section 1. From here on we need a whole model, a **decoder**.
+# A text passes through it in this order:
+#
+# 1. token ids;
+# 2. the **embedding**: a row of numbers for each token;
+# 3. the **layers**, one after another. Each is attention, which lets tokens hear
+#    one another, and then an **MLP**, which works on each token alone;
+# 4. the **logits**: for each token one score for every possible next one.
+#
+# Lesson 03 builds all of them. Here we take the library's, `kvlearn.Decoder`, which
+# accepts the attention function as an argument.
+
+# %% [markdown]
+# We train two tiny decoders, equal in all but the mask, on **random digits**.
+# Nothing in random digits can be predicted: who guesses well has seen the answer.
 
 # %%
 def without_mask(q, k, v, mask=None):
@@ -410,7 +432,8 @@ tiny = kvlearn.DecoderConfig(
 
 # %% [markdown]
 # The training is the ordinary kind: at each position guess the next digit, and
-# be told.
+# be told. You need not follow these lines. Again and again they move the weights a
+# little towards better guesses.
 
 # %%
 def train(attention, steps=120):
@@ -419,10 +442,11 @@ def train(attention, steps=120):
     adam = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(steps):
         digits = torch.randint(10, (32, 13))
-        logits = model(digits[:, :-1])  # each guesses the next one
-        target = digits[:, 1:].flatten()
-        loss = F.cross_entropy(logits.flatten(0, 1), target)
-        adam.zero_grad(), loss.backward(), adam.step()
+        guesses = model(digits[:, :-1]).flatten(0, 1)
+        loss = F.cross_entropy(guesses, digits[:, 1:].flatten())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
     return model
 
 # %% [markdown]
@@ -460,8 +484,11 @@ figures.show(figures.bars(
 # The model without a mask found the cheat. Only at the last position is it as
 # lost as the other: there is no next token to copy.
 #
-# And the last position is where a model *always* stands when it generates. This
-# one would pass every exam and could not write a word.
+# And the last position is where a model *always* stands when it generates. On real
+# text it would go the same way: nearly perfect marks in training, all of them
+# copied, and little learned for the one place where it has to write.
+#
+# This answers the first half of the question, and it is a good place for a pause.
 
 # %% [markdown]
 # ## 10 · What attention receives, a cache could keep
@@ -527,8 +554,8 @@ print("V moved:", moved(V, V_longer).long(), sep="\n")
 
 # %% [markdown]
 # Nowhere. Every key and every value of the old text, in every layer, is what it
-# was. **Past K and V are final.** To compute them again for each new token is
-# to compute the same numbers again.
+# was, up to rounding. **Past K and V are final.** To compute them again for each new
+# token is to compute the same numbers again.
 #
 # Now take the mask away, and nothing else.
 #
@@ -564,9 +591,11 @@ figures.show(
 # - **Layer 0** makes K and V from the token's own embedding. No other token has
 #   had a say yet. Mask or no mask, they cannot change.
 # - Then **attention of layer 0** mixes in other tokens. Without a mask also those
-#   to the right. What comes out depends on the whole text, the new token
+#   to the right, and then what comes out depends on the whole text, the new token
 #   included.
-# - **Layer 1** makes K and V from that. If the future was mixed in below, they
+# - **Everything else in a layer** (the MLP, and what lesson 03 adds to it) works on
+#   each token alone. No other token comes in there.
+# - **Layer 1** makes K and V from the result. If the future was mixed in below, they
 #   change with the future. If not, they depend on tokens 0 to p and on nothing
 #   else, and the same is true of the layer above, and so on to the top.
 #
@@ -609,7 +638,7 @@ figures.show(
     figures.tensor_diff(no_mask[0][:6], no_mask[1][:6], words[:-1],
                         rounding=1e-3),
     caption="No mask: the word Rome is appended, and from layer 1 on the "
-    "key of every word before it is another.")
+    "key of every word before it is another. · stands for a blank.")
 
 # %% [markdown]
 # ### What it is good for
@@ -719,16 +748,16 @@ report("positions + 1", *record(decoder, text, positions=places + 1))
 # Those above would, but here all tokens moved together, and this model's
 # attention depends on distances only.
 #
-# Next the **weights**. We add a little to one number of one matrix, in the MLP
+# Next the **weights**. We add a hundredth to one number of one matrix, in the MLP
 # of layer 1, and take it back afterwards.
 
 # %%
 weight = decoder.layers[1].mlp.up_proj.weight
 with torch.no_grad():
-    weight[0, 0] += 1.0
+    weight[0, 0] += 0.01
 report("one weight in layer 1", *record(decoder, text))
 with torch.no_grad():
-    weight[0, 0] -= 1.0
+    weight[0, 0] -= 0.01
 
 # %% [markdown]
 # Layer 1 made its K and V before its MLP ran, so they stay, like all below;
@@ -772,6 +801,11 @@ report("the first five tokens", *record(decoder, text[:, :5]))
 # And all **sampling settings**: temperature, top-k, a seed. They work on the
 # logits, behind the last layer, and choose the next token. No K or V has them as
 # an input.
+#
+# (Appending has an exception. Some models stretch their positions as the text grows
+# longer: dynamic NTK and LongRoPE, two ways of scaling the RoPE of lesson 03. Past
+# the length that they were trained for, appending changes what the old keys should
+# be.)
 
 # %% [markdown]
 # ## 14 · Play with the mask
@@ -791,9 +825,10 @@ figures.mask_compare(2, 5)
 # %% [markdown]
 # ## 15 · When it breaks
 #
-# **"Transformers have a KV cache."** Not all of them. An encoder such as BERT
-# has no causal mask: every token sees every token, as in our open decoder. Append
-# a word, and from layer 1 on there is nothing old left to reuse.
+# **"Transformers have a KV cache."** Not all of them. An encoder such as BERT, a
+# model that reads a finished text and writes none, has no causal mask: every token
+# sees every token, as in our open decoder. Append a word, and from layer 1 on there
+# is nothing old left to reuse.
 #
 # **In between** there is the prefix language model: the prompt sees itself in
 # both directions, the answer is causal. One more condition makes its mask.
@@ -832,41 +867,41 @@ print("prompt grows:", layers(moved(prompt, run(text[:, :4], prefix=4))))
 #
 # **The triangle has a price.** A causal model reads the beginning of a text
 # without knowing its end. If the question comes after a long document, the
-# document was read without the question, and its K and V cannot be told. That is
-# a loss that an encoder does not have, and the same property that lets a server
-# keep the document and ask it ten questions.
+# document was read without the question, and its K and V cannot be changed
+# afterwards to suit it. That is a loss that an encoder does not have, and the same
+# property that lets a server keep the document and ask it ten questions.
 
 # %% [markdown]
 # ## The answer in sixty seconds
 #
 # In training a decoder predicts the next token at all positions in one pass, so
 # without a mask it could copy the answer from the next position. The causal mask
-# sets the scores of later keys to minus infinity before the softmax: the query
-# at position p sees keys at positions 0 to p. The consequence for inference:
-# the hidden state of a token, in every layer, depends on the tokens up to it
-# and on nothing later. By induction over layers so do its keys and values. When a
-# token is appended they do not change, and storing them gives the same result as
-# computing them again. Without the mask only the first layer's would stay. The
-# licence is lost when something in the past changes: an edited token voids
-# everything from its position on, and other weights, adapters or positions void
-# the lot. With stored keys the queries are fewer than the keys, and the mask is
-# aligned at the last key, not at the first.
+# sets the scores of later keys to minus infinity before the softmax: the query at
+# position p sees keys at positions 0 to p. The consequence for inference: what a
+# layer makes of a token depends on the tokens up to it and on nothing later, for
+# all else in a layer works on each token alone. By induction over layers so do
+# its keys and values. When a token is appended they do not change, and storing
+# them gives the same result as computing them again. Without the mask only the
+# first layer's would stay. The licence is lost when something in the past
+# changes: an edited token voids everything from its position on, and other
+# weights, adapters or positions void the lot. With stored keys the queries are
+# fewer than the keys, and the mask is aligned at the last key, not at the first.
 
 # %% [markdown]
 # ## Sentences that give a beginner away
 #
 # - *"The mask is there so that the model does not see the future when it
 #   generates."* When it generates there is no future, and for one new token the
-#   mask hides nothing. It is there for training, and for prompts and chunks,
-#   where many positions are computed at once.
+#   mask hides nothing. It is there for training, and for prompts, fed whole or in
+#   pieces (chunks), where many positions are computed at once.
 # - *"Put zeros where it must not look."* A score of zero is a fair share: e⁰ is 1.
 #   Minus infinity, before the softmax.
 # - *"`is_causal=True` is the causal mask."* In torch only if there are as many
 #   queries as keys. With one query over a cache it looks at the first key alone.
 # - *"Any transformer can have a KV cache."* Causal ones. In an encoder every token's
 #   K and V change when a token is appended, except in the first layer.
-# - *"I changed one word, so one entry must be computed again."* All entries from
-#   that word on, in every layer but the first.
+# - *"I changed one word, so one entry must be computed again."* In the first layer
+#   one entry; in every layer above it, all from that word on.
 # - *"A new temperature needs a new cache."* Sampling comes after everything that
 #   is stored. New weights or another adapter need one.
 # - *"Padding is masked, so its output may be NaN."* In the next layer that output
@@ -879,8 +914,10 @@ print("prompt grows:", layers(moved(prompt, run(text[:, :4], prefix=4))))
 #   `pytorch/pytorch#103082`. `torch.nn.attention.bias` has `causal_lower_right`.
 # - A square mask for a later chunk: `meta-llama/llama#899`. No mask at all as soon
 #   as a cache is there: `Mikyx-1/TinyLLM#17`.
-# - A row that sees nothing: `pytorch/pytorch#103749`. Today's
-#   `scaled_dot_product_attention` gives zeros, as this course does.
+# - A row that sees nothing: `pytorch/pytorch#103749`. On the CPU, with the torch of
+#   this course, `scaled_dot_product_attention` gives zeros, as the course does. That
+#   depends on the kernel: `huggingface/transformers#38690` found NaN from one for
+#   GPUs and zeros from another.
 # - Slots taken for positions under left padding: `unslothai/unsloth#3699`,
 #   `huggingface/transformers` PR#22382.
 # - transformers asks a cache for its mask's size *before* it stores the new
@@ -888,9 +925,10 @@ print("prompt grows:", layers(moved(prompt, run(text[:, :4], prefix=4))))
 #   logits are wrong.
 # - gpt-fast returns its whole buffer at each step and lets the mask hide what has
 #   not been written.
-# - vLLM finds stored blocks by a hash over the tokens of the block and all before
-#   it, and over the adapter: sections 12 and 13 in one line. SGLang keeps a tree of
-#   token sequences, whose common beginnings are stored once. Lesson 10 builds one.
+# - vLLM stores K and V in blocks of a few tokens, and finds a block by a hash over
+#   its tokens and all before it, and over the adapter: sections 12 and 13 in one
+#   line. SGLang keeps a tree of token sequences, whose common beginnings are stored
+#   once. Lesson 10 builds one.
 
 # %% [markdown]
 # ## Exercises

@@ -5,7 +5,8 @@
 # attention, and how much work does it repeat for each new token?
 #
 # You need lesson 01 (attention) and lesson 02 (the causal mask, and why past
-# keys and values are final). Allow 60 to 70 minutes.
+# keys and values are final). Allow 90 minutes; the end of section 10 is a good
+# place for a pause.
 #
 # | letter | what it counts |
 # |---|---|
@@ -39,12 +40,13 @@ torch.set_printoptions(precision=2, sci_mode=False)
 device = measure.device()
 model, tokenizer = kvlearn.load_or_tiny(device=device)
 config = model.config
-print(config.num_layers, "blocks,", config.hidden_size, "numbers a token")
+print(config.num_layers, "layers,", config.hidden_size, "numbers a token")
 
 # %% [markdown]
 # And this is its map. We shall walk along the thick line from left to right,
 # and at each box write a few lines of our own and compare them with the
-# library's.
+# library's. (The dashed frame is one of the layers of lesson 02. Other texts call
+# it a block, and the library's class for it is `Block`.)
 
 # %%
 figures.decoder_map(config)
@@ -66,15 +68,17 @@ print("back to the text:", tokenizer.decode(ids) == text)
 # A blank belongs to the word after it. Common words are one piece, rare ones
 # are put together from several.
 #
-# **Before you run this:** how many tokens is `12345`? And `unbelievable`?
+# **Before you run this:** how many tokens is `12345`? And `unbelievable`, with a
+# blank before it?
 
 # %%
 for word in ("12345", " unbelievable", " the"):
     print([tokenizer.decode([i]) for i in tokenizer.encode(word)])
 
 # %% [markdown]
-# This tokenizer splits numbers digit by digit. Every model family has rules
-# of its own, so a count of tokens means little unless you say whose tokens.
+# This tokenizer splits numbers digit by digit. The rare word is put together, from
+# pieces that mean nothing by themselves. Every model family has rules of its own, so
+# a count of tokens means little unless you say whose tokens.
 
 # %% [markdown]
 # ## 3 · A table, and a stream
@@ -92,14 +96,14 @@ print("same as the library's:", torch.equal(x, model.embed_tokens(tokens)))
 
 # %% [markdown]
 # `x` is the **stream**, (B, L, hidden). It keeps this shape to the end. A
-# block never replaces it. It reads it, computes something, and *adds* the
+# layer never replaces it. It reads it, computes something, and *adds* the
 # result: `x = x + something(x)`. This is called a residual connection, and `x`
 # the residual stream.
 #
 # ## 4 · RMSNorm: one size for all
 #
 # What is added makes the numbers grow, and not evenly: you will see one token
-# that is a hundred times as large as its neighbours. So before a block reads
+# that is a hundred times as large as its neighbours. So before a layer reads
 # the stream, each token's vector is divided by its size: the **root** of the
 # **mean** of its **squares**.
 
@@ -111,7 +115,8 @@ print("size:", size, " divided by it:", v / size)
 # %% [markdown]
 # The direction stays, the size becomes 1. Two details complete it: a tiny
 # `eps` under the root, so that a vector of zeros is not divided by zero, and a
-# learned weight for each channel.
+# learned weight for each **channel**: for each of the numbers that a token's vector
+# holds.
 
 # %%
 def rms_norm(x, weight, eps):
@@ -119,10 +124,10 @@ def rms_norm(x, weight, eps):
     return x / torch.sqrt(mean_square + eps) * weight
 
 
-block = model.layers[0]
-y = rms_norm(x, block.input_layernorm.weight, config.norm_eps)
+layer = model.layers[0]
+y = rms_norm(x, layer.input_layernorm.weight, config.norm_eps)
 print("same as the library's:", torch.allclose(
-    y, block.input_layernorm(x), atol=1e-5))
+    y, layer.input_layernorm(x), atol=1e-5))
 
 # %% [markdown]
 # Each vector is measured by itself; no token looks at another. That matters
@@ -147,10 +152,15 @@ after = kvlearn.attention(q, k[:, :, order], v[:, :, order])
 print("the same result:", torch.allclose(before, after))
 
 # %% [markdown]
-# It is the same. A sum has no order, so *dog bites man* and *man bites dog* are
-# one bag of words to the last token. Somebody has to tell it where things
+# It is the same. A sum has no order. To the word that comes after them, *dog bites
+# man* and *man bites dog* are one bag of words. Somebody has to tell it where things
 # stand.
 #
+# (That is one layer of attention. In the layers above it the mask lets a little
+# order through, since each token has seen a different beginning. It is not enough, as
+# section 14 shows.)
+
+# %% [markdown]
 # **Rotary positions** (RoPE) tell it in a way that costs nothing to store:
 # take two coordinates of a query or key as a point in the plane, and **turn**
 # the point around the origin, further and further the later its position.
@@ -206,16 +216,31 @@ speeds = theta ** (-torch.arange(0, D, 2) / D)
 print([f"{speed:g}" for speed in speeds.tolist()])
 
 # %% [markdown]
-# Like the hands of a clock: the first tells neighbours apart and comes around
-# soon, the last hardly moves and tells far from near. Here are four of the
-# pairs of our model at positions 0 to 7.
+# Like the hands of a clock: the first pair tells neighbours apart, and soon it has
+# come around. Here are four of the pairs of our model at positions 0 to 7.
 
 # %%
 figures.rope_clock(range(8), config.head_dim, config.rope_theta)
 
 # %% [markdown]
+# Eight positions are too few for the slow ones. Here are four of the slower half,
+# over the whole length that this model can read, with a hand at every eighth of it.
+
+# %%
+whole = config.max_position
+figures.show(
+    figures.rope_clock(range(0, whole, whole // 8), config.head_dim,
+                       config.rope_theta, pairs=(20, 24, 28, 31)),
+    caption="Slower pairs, over the whole length that the model reads.")
+
+# %% [markdown]
+# Middle pairs such as 20 and 24 tell far from near. The last ones hardly turn at all
+# in any text that this model reads, so they can compare what two tokens mean,
+# wherever these stand.
+
+# %% [markdown]
 # Which two coordinates make a pair? That is a convention, and there are two.
-# Hugging Face's checkpoints, and this course, go by halves.
+# Hugging Face's Llama checkpoints, and this course, go by halves.
 
 # %%
 first, second = torch.arange(D).chunk(2)
@@ -260,10 +285,11 @@ ones, scores = torch.ones(1, 1, 65, 64), {}
 for place in (100, 2000):
     keys = rope(ones, place - torch.arange(65)[None], config.rope_theta)
     query = keys[:, :, :1]  # distance 0: turned like the first key
-    scores[f"query at {place}"] = (query @ keys.mT).flatten()
+    row = query @ keys.mT  # mT: the last two axes swapped
+    scores[f"query at {place}"] = row.flatten()
 
 print("the same at both places:", torch.allclose(
-    scores["query at 100"], scores["query at 2000"], atol=0.05))
+    *scores.values(), atol=1e-3))  # angles are float32
 
 # %% [markdown]
 # Drawn over the distance:
@@ -273,9 +299,10 @@ figures.score_by_distance({
     name: (range(65), score) for name, score in scores.items()})
 
 # %% [markdown]
-# The lines lie on one another. And they fall: of two equal keys the nearer
-# gets the higher score. With other vectors the curve has another shape, but
-# it is always a curve over the distance.
+# The lines lie on one another. And they fall in waves: on the whole a nearer key
+# gets the higher score, but not always. (Find two keys of which the farther one
+# wins.) With other vectors the curve has another shape; it is always a curve over
+# the distance.
 #
 # ### Queries and keys are turned, values are not
 #
@@ -300,12 +327,12 @@ for choice in (False, True):
 # %% [markdown]
 # ## 7 · Nine heads that ask, three that answer
 #
-# Back to our five tokens of real text, and the real weights of block 0. Three
+# Back to our five tokens of real text, and the real weights of layer 0. Three
 # matrices make queries, keys and values out of the normed stream.
 
 # %%
 L, D = len(ids), config.head_dim
-part = block.self_attn
+part = layer.self_attn
 q, k, v = (y @ m.weight.T for m in (part.q_proj, part.k_proj, part.v_proj))
 
 print("q:", tuple(q.shape), "= heads of 64:", q.shape[-1] // D)
@@ -372,9 +399,9 @@ print("same as the library's:", torch.allclose(
 #
 # ## 8 · SwiGLU: a gate for each channel
 #
-# Attention carries things from token to token. The second half of a block, the
+# Attention carries things from token to token. The second half of a layer, the
 # MLP, works on each token alone. Its heart is a gate that lets large numbers
-# pass and shuts out negative ones, called silu: z times sigmoid(z).
+# pass and shuts out negative ones, called silu or Swish: z times sigmoid(z).
 
 # %%
 z = torch.tensor([-4.0, -1.0, 0.0, 1.0, 4.0])
@@ -383,7 +410,8 @@ print(z * torch.sigmoid(z))
 # %% [markdown]
 # In the MLP one projection decides how far each channel is opened, another
 # what would pass, and a third brings the result back to the width of the
-# stream.
+# stream. The three together are a SwiGLU: a gated linear unit (GLU) whose gate is a
+# Swish.
 
 # %%
 def mlp(y, part):
@@ -392,13 +420,13 @@ def mlp(y, part):
     return (gate * up) @ part.down_proj.weight.T
 
 
-out = mlp(y, block.mlp)
+out = mlp(y, layer.mlp)
 print("wide inside:", config.intermediate_size, " out:", tuple(out.shape))
 print("each token alone:", torch.allclose(
-    out[:, 2], mlp(y[:, 2], block.mlp), atol=1e-5))
+    out[:, 2], mlp(y[:, 2], layer.mlp), atol=1e-5))
 
 # %% [markdown]
-# ## 9 · One block
+# ## 9 · One layer
 #
 # All the pieces are there. First those of attention, in their order: project,
 # turn, share the heads, attend, merge the heads, project back.
@@ -413,32 +441,32 @@ def attention_part(y, part, positions):
     return out @ part.o_proj.weight.T
 
 # %% [markdown]
-# Then two norms, and two lines with a plus sign: that is a block.
+# Then two norms, and two lines with a plus sign: that is a layer.
 
 # %%
-def my_block(x, block, positions):
-    y = rms_norm(x, block.input_layernorm.weight, config.norm_eps)
-    x = x + attention_part(y, block.self_attn, positions)
-    y = rms_norm(x, block.post_attention_layernorm.weight, config.norm_eps)
-    return x + mlp(y, block.mlp)
+def my_layer(x, layer, positions):
+    y = rms_norm(x, layer.input_layernorm.weight, config.norm_eps)
+    x = x + attention_part(y, layer.self_attn, positions)
+    y = rms_norm(x, layer.post_attention_layernorm.weight, config.norm_eps)
+    return x + mlp(y, layer.mlp)
 
 # %% [markdown]
-# The library's block takes the same weights, no cache (`None`), and the
+# The library's layer takes the same weights, no cache (`None`), and the
 # attention and rotary functions that it should use.
 
 # %%
-theirs = block(x, positions, None, kvlearn.attention, kvlearn.apply_rope)
-print("one block, same as the library's:",
-      torch.allclose(my_block(x, block, positions), theirs, atol=1e-4))
+theirs = layer(x, positions, None, kvlearn.attention, kvlearn.apply_rope)
+print("one layer, same as the library's:",
+      torch.allclose(my_layer(x, layer, positions), theirs, atol=1e-4))
 
 # %% [markdown]
 # ## 10 · The whole decoder
 #
-# Thirty blocks in a row, a last norm, and the **output head**: from each
+# All the layers in a row, a last norm, and the **output head**: from each
 # token's vector to one number for every piece of the vocabulary, its
 # *logit*. In this model the head is the embedding table once more (the two
-# are "tied"). A logit is the dot product of the stream with that piece's own
-# row.
+# are "tied"). A logit is the dot product of the stream, after that last norm, with
+# the piece's own row.
 
 # %%
 def head(x):
@@ -449,8 +477,8 @@ def my_decoder(tokens):
     """(B, L) ids -> logits (B, L, vocab)"""
     x = table[tokens]
     positions = torch.arange(tokens.shape[1], device=device)[None]
-    for block in model.layers:
-        x = my_block(x, block, positions)
+    for layer in model.layers:
+        x = my_layer(x, layer, positions)
     return head(x)
 
 # %% [markdown]
@@ -478,24 +506,45 @@ for place in range(L):
 # Five guesses, and four of them are about words that we know already. Only the
 # last is news.
 #
-# And here is what the blocks do to the stream: the size of two of its vectors,
-# and what the head would say if it read the last one there and then.
+# And here is what the layers do to the stream: the size of each token's vector, after
+# so many of them.
 
 # %%
-x = table[tokens]
+x, after = table[tokens], {}
 for number, each in enumerate(model.layers, start=1):
-    x = my_block(x, each, positions)
-    if number in (1, 6, 12, 18, 24, 28, 29, 30):
-        size = x.pow(2).mean(-1).sqrt()[0]
-        said = tokenizer.decode([int(head(x)[0, -1].argmax())])
-        print(f"after block {number:2}: first token {size[0]:4.0f},"
-              f" last token {size[-1]:3.0f}, says {said!r}")
+    x = after[number] = my_layer(x, each, positions)
+
+for number, stream in after.items():
+    if number in (1, 6, 12, 24, 30):
+        sizes = stream.pow(2).mean(-1).sqrt()[0].tolist()
+        print(f"after {number:2} layers:", [round(size) for size in sizes])
 
 # %% [markdown]
-# The answer is not there at once. It comes together over the last blocks.
+# There is the large one: the first token. Each layer reads all five through its norm,
+# and there they are alike.
 #
-# And look at the size of the first token. In the stream it towers over the
-# last one; each block reads both through its norm, and there they are alike.
+# When does the answer appear? We hand the stream to the head too early, after so many
+# layers, and ask two things: which token is in front, and at what place ' Paris'
+# stands.
+
+# %%
+paris = tokenizer.encode(" Paris")[0]
+for number, stream in after.items():
+    if number in (24, 27, 28, 29, 30):
+        logits = head(stream)[0, -1]
+        first = tokenizer.decode([int(logits.argmax())])
+        place = 1 + int((logits > logits[paris]).sum())
+        print(f"after {number} layers: {first!r:10}  ' Paris' at {place}")
+
+# %% [markdown]
+# The answer is not there at once. It climbs in the last few layers, and takes the
+# lead in the very last.
+#
+# This trick has a name, the *logit lens*. It has a limit too: the head was trained to
+# read only what the last layer leaves. That it makes nothing of an earlier stream does
+# not mean that nothing is there.
+#
+# You have a whole language model now. It is a good place for a pause.
 
 # %% [markdown]
 # ## 11 · The loop that writes
@@ -515,7 +564,9 @@ print(tokenizer.decode(written))
 # %% [markdown]
 # Real text, from a real model, through nothing but the lines above. Taking the
 # likeliest token each time is called **greedy** decoding. It throws no dice:
-# the same prompt gives the same text.
+# the same prompt gives the same text, on the same machine and run in the same way.
+# (Another batch size, kernel or dtype rounds differently, and that can tip the scales
+# where two tokens are nearly equal.)
 #
 # The library's loop is `kvlearn.generate`. With `cache=None`, its default, it
 # does what we did.
@@ -543,7 +594,7 @@ print(len(reply.tokens[0]), "tokens of at most 20")
 #
 # Look at the loop again. To choose one token it feeds the *whole* text, every
 # time. We count: how many token-positions go through the key projection of
-# one block, pass by pass?
+# one layer, pass by pass?
 #
 # **Before you run this:** a prompt of five tokens and five new ones. How many
 # passes, and how many positions in each?
@@ -567,7 +618,8 @@ print("positions that there are:", T + N - 1)
 # %% [markdown]
 # So most of this was done before. And it came out the same each time, as
 # lesson 02 promised. Here are the keys of the five prompt tokens, in the last
-# block, as each of the passes computed them.
+# layer, as each of the passes computed them. (The hook sits on the key projection: it
+# sees them before they are turned.)
 
 # %%
 keys = []
@@ -599,7 +651,8 @@ widgets.cache_stepper({"naive": trace.steps}, labels)
 
 # %% [markdown]
 # What does that cost in time? One pass over texts of several lengths, on this
-# machine, a moment ago:
+# machine, a moment ago. (`last_only=True` asks for the logits of the last token
+# alone. That is all a step needs.)
 
 # %% tags=["nbval-ignore-output"]
 long = torch.tensor([prompt * 8], device=device)
@@ -612,16 +665,16 @@ figures.time_per_token(
 
 # %% [markdown]
 # The later a token stands, the longer it takes: its pass carries all the
-# positions before it. The line does not start at zero, because even a short
-# text needs all the weights to be read.
+# positions before it. The line does not start at zero, because even one token has to
+# pass through all the layers, and every weight is read for it.
 
 # %% [markdown]
-# ## 13 · A famous number, taken apart
+# ## 13 · A number that you may be told, taken apart
 #
-# You may read this: *a naive decoder does O(T) projections and O(T) attention
-# per step, O((T+N)²) in all. With T = 8,000 and N = 500, that is about 70
-# million extra projections per layer.* Let us count, with the formula that
-# has just been measured.
+# A claim of this kind: without a cache each step does O(T) projections and O(T)
+# attention, O((T+N)²) in all; so with T = 8,000 and N = 500 there are about 70 million
+# extra projections per layer. Let us count, with the formula that has just been
+# measured.
 
 # %%
 T, N = 8000, 500
@@ -654,29 +707,36 @@ figures.work_area(T, N)
 # The square would be right if each of the 8,500 tokens had a pass of its own,
 # over the whole text. But the prompt goes in at once, and there are only 500
 # passes. As a bound, O((T+N)²) is true and loose; the count is
-# NT + N(N−1)/2. (Take the prompt's own square away and the claim is nearly
-# right, if it means keys and values together: (T+N)² − T² is off by N.)
+# NT + N(N−1)/2. (Leave out the prompt's own square, and (T+N)² − T² is twice the
+# naive count and N more: about right for keys and values together, and still far from
+# 70 million.)
 #
 # ### And the attention?
 #
 # "O(T) attention per step" is wrong the other way: it is too little. How many
-# pairs of a query and a key does one head score in a pass over n tokens?
+# pairs of a query and a key does the mask let one head *use*, in a pass over n
+# tokens? A triangle, n(n+1)/2. And how many does our attention compute?
 
 # %%
 with measure.count_pairs(model) as pairs:
     kvlearn.generate(model, ids, 5)
 
-print("pairs in each pass:", pairs.per_step())
-print("predicted:", [n * (n + 1) // 2 for n in range(L, L + 5)])
+passes = range(len(ids), len(ids) + 5)
+print("used in each pass:", pairs.per_step())
+print("predicted:        ", [n * (n + 1) // 2 for n in passes])
+print("used in all:", pairs.pairs(), " computed:", pairs.computed())
+print("n² in all:", sum(n * n for n in passes))
 
 # %% [markdown]
-# A triangle, n(n+1)/2, so O(T²) in every step. Could we not score the last
-# query alone, since only its guess is wanted? In the last block, yes. But
-# every block before it must give *every* position's output, because the next
-# block makes that position's key and value from it. (A model of one single
-# block could do it, with as many pairs as it projects positions.)
+# It computes the whole square, n², and throws nearly half of it away. Used or
+# computed, it grows with T²: O(T²) in every step.
 #
-# With a cache, O(T) is right: one query over all keys. For the 8,000 and 500:
+# Could we not score the last query alone, since only its guess is wanted? In the last
+# layer, yes. But every layer before it must give *every* position's output, because
+# the next layer makes that position's key and value from it.
+#
+# With a cache, O(T) is right: one query over all keys. The pairs that are used, for
+# the 8,000 and 500:
 
 # %%
 print(f"naive:  {measure.naive_pairs(T, N):>14,}")
@@ -685,6 +745,8 @@ ratio = measure.naive_pairs(T, N) // measure.cached_pairs(T, N)
 print("times as many:", ratio)
 
 # %% [markdown]
+# (The **prefill** is the pass over the prompt. It has to be made once, cache or not.)
+#
 # ### How large is one projection?
 #
 # It is a vector times a matrix, and not one operation: each number of the
@@ -694,7 +756,7 @@ print("times as many:", ratio)
 
 # %%
 each = {name: weight.numel() for name, weight
-        in block.named_parameters() if weight.ndim == 2}
+        in layer.named_parameters() if weight.ndim == 2}
 for name, multiply_adds in each.items():
     print(f"{name:24} {multiply_adds:>8,} multiply-adds a token")
 
@@ -702,7 +764,7 @@ kv = sum(each[f"self_attn.{name}_proj.weight"] for name in "kv")
 print("keys and values are", 100 * kv // sum(each.values()), "% of it")
 
 # %% [markdown]
-# Is all of it really repeated? The counter can watch any part of a block.
+# Is all of it really repeated? The counter can watch any part of a layer.
 
 # %%
 with measure.count_projections(model, "q_proj") as queries, \
@@ -765,10 +827,11 @@ for name, functions in faults.items():
 model.rope, model.attention = right
 
 # %% [markdown]
-# Tiled heads ruin everything at once. The surprise is the second line: turned
-# twice, every token seems to stand twice as far away, and the text is *the
-# same, word for word*. Twice a short distance is still a distance that this
-# model has met.
+# Tiled heads ruin everything at once, and without any turning the text loses the
+# thread. With neighbours paired the city is still right. The surprise is the second
+# line: turned twice, every token seems to stand twice as far away, and the text is
+# *the same, word for word*. Probably because twice a short distance is still a
+# distance that this model has met.
 #
 # So a text that reads well proves nothing. Ask instead how surprised the model
 # is by a text that it did not choose: the mean of −log(probability) over the
@@ -817,15 +880,15 @@ model.rope = kvlearn.apply_rope
 # ## The answer in sixty seconds
 #
 # A decoder turns token ids into rows of a table, and that stream passes through
-# a stack of blocks. Each block reads the stream through a norm and adds to it
+# a stack of layers. Each layer reads the stream through a norm and adds to it
 # twice: attention, which moves information between tokens, and an MLP, which
 # works on each token alone. Queries and keys are turned by their position, so
 # that scores feel distance; query heads share key/value heads in groups. At
 # the end the table is used again to give every token of the vocabulary a
 # logit, and the last position's logits choose the next token. To write N tokens
 # after a prompt of T, the naive loop runs the whole text N times: NT + N(N−1)/2
-# token-positions through every matrix instead of T + N − 1, and a whole
-# triangle of scores in every pass. Nearly all of it recomputes numbers that,
+# token-positions through every matrix instead of T + N − 1, and in every pass the
+# scores of all queries with all keys again. Nearly all of it recomputes numbers that,
 # under a causal mask, cannot have changed.
 #
 # ## Sentences that give a beginner away

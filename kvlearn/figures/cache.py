@@ -9,7 +9,7 @@ A run is a list of steps, and a step says which positions were projected and whi
 
 from matplotlib.patches import Rectangle
 
-from kvlearn.figures.style import PAPER, canvas, finish, house_style, ink_on, token_labels
+from kvlearn.figures.style import PAPER, blank_note, canvas, finish, house_style, ink_on, token_labels
 
 # The states of a cell: fill, the word in it, what the legend says. The green and the red of the palette are
 # darkened, so that small white letters can be read on them.
@@ -64,7 +64,7 @@ def cache_frame(runs, step: int, tokens=None, *, title=None):
     _legend(picture, runs)
     return finish(
         picture,
-        "The rows of K and V, one for each position, as this step left them.",
+        "The rows of K and V, one for each position, as this step left them." + blank_note(labels),
         f"Step {step} of {steps - 1}. "
         + " ".join(_words(name, run, min(step, len(run) - 1)) for name, run in runs.items()),
         title or ("Step 0: the prompt" if step == 0 else f"Step {step} of {steps - 1}: one more token"),
@@ -105,7 +105,7 @@ def cache_frames(runs, tokens=None, *, steps=None, title=None):
     return finish(
         picture,
         "The tables of keys and values, step by step, as the run recorded them: "
-        "without a cache every row is projected again at every step.",
+        "without a cache every row is projected again at every step." + blank_note(labels),
         f"A strip of {len(chosen)} steps. "
         + " ".join(_words(name, run, min(last, len(run) - 1)) for name, run in runs.items()),
         title,

@@ -24,7 +24,7 @@ from kvlearn.figures.style import (
 
 @house_style
 def decoder_map(config, *, title=None):
-    """The way of a text through a decoder: a stream that every block reads from and adds to.
+    """The way of a text through a decoder: a stream that every layer reads from and adds to.
 
     Args:
         config: a `DecoderConfig`; its sizes are written below the stream.
@@ -35,7 +35,7 @@ def decoder_map(config, *, title=None):
     ax.add_patch(
         Rectangle((2.25, -0.42), 5.75, 2.1, facecolor="#F7F7F7", edgecolor=MUTED, linestyle=(0, (4, 3)))
     )
-    ax.text(2.4, 1.5, f"one block, {config.num_layers} times", fontsize=10, color=MUTED, va="center")
+    ax.text(2.4, 1.5, f"one layer, {config.num_layers} times", fontsize=10, color=MUTED, va="center")
     ax.plot([0.35, 11.35], [0, 0], color=INK, linewidth=3, solid_capstyle="butt", zorder=1)
     ax.annotate("", (11.55, 0), (11.2, 0), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 2})
     for start, name, colour in ((2.55, "attention", BLUE), (5.3, "MLP", ORANGE)):
@@ -56,10 +56,10 @@ def decoder_map(config, *, title=None):
     ax.axis("off")
     return finish(
         picture,
-        "The way of a text through the decoder. Nothing in the stream is overwritten: a block reads a copy "
+        "The way of a text through the decoder. Nothing in the stream is overwritten: a layer reads a copy "
         "of it, brought to one size by a norm, and adds what it has found.",
         f"Token ids go into an embedding, whose result is a stream of {config.hidden_size} numbers a token. "
-        f"{config.num_layers} blocks follow; each adds to it twice: norm and attention, then norm and MLP. "
+        f"{config.num_layers} layers follow; each adds to it twice: norm and attention, then norm and MLP. "
         f"A last norm and the output head make {config.vocab_size} logits a token.",
         title,
     )

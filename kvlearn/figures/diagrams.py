@@ -109,8 +109,9 @@ def rope_clock(positions, head_dim: int, theta: float = 10000.0, *, pairs=None, 
     half = head_dim // 2
     if pairs is None:
         pairs = sorted({0, round((half - 1) / 4), round((half - 1) / 2), half - 1})
-    picture, axes = canvas(2.25 * len(pairs) + 0.9, 2.9, 1, len(pairs))
+    picture, axes = canvas(2.25 * len(pairs) + 0.9, 3.0, 1, len(pairs))
     turn = np.linspace(0, 2 * math.pi, 200)
+    reach = 1.25 + 0.1 * len(f"{max(positions):,}")  # of the longest number at a hand
     shades = [WEIGHTS(0.3 + 0.7 * i / max(len(positions) - 1, 1)) for i in range(len(positions))]
     for ax, pair in zip(axes[0], pairs, strict=True):
         step = theta ** (-2 * pair / head_dim)  # radians from one position to the next
@@ -123,15 +124,15 @@ def rope_clock(positions, head_dim: int, theta: float = 10000.0, *, pairs=None, 
         ax.set_title(f"pair {pair}", loc="center")
         ax.set_xlabel(_speed(step))
         ax.set_aspect("equal")
-        ax.set_xlim(-1.35, 1.45)
+        ax.set_xlim(-reach, reach)
         ax.set_ylim(-1.32, 1.32)
         ax.set_xticks([])
         ax.set_yticks([])
         ax.spines[:].set_visible(False)
     return finish(
         picture,
-        "Each hand is a position. The first pair turns fast and tells neighbours apart; the last hardly "
-        "moves and tells far from near.",
+        "Each hand is a position. A fast pair tells neighbours apart and soon comes around; a slow one shows "
+        "a difference only over a long way.",
         f"{len(pairs)} clocks, pairs {', '.join(map(str, pairs))} of {half}, with a hand for each of "
         f"{len(positions)} positions; the earlier the pair, the faster its hand turns.",
         title,
@@ -140,9 +141,10 @@ def rope_clock(positions, head_dim: int, theta: float = 10000.0, *, pairs=None, 
 
 def _number_the_hands(ax, positions, step):
     """Numbers at the hands; hands too close to be told apart share one, like 0–7."""
+    numbers = [f"{position:,}" for position in positions]
     places = [(1.2 * math.cos(p * step), 1.2 * math.sin(p * step)) for p in positions]
     if all(math.dist(places[0], place) < 0.3 for place in places):
-        labels = {0: f"{positions[0]}–{positions[-1]}" if len(positions) > 1 else str(positions[0])}
+        labels = {0: "–".join(dict.fromkeys((numbers[0], numbers[-1])))}
     else:
         kept = [0]
         last = len(positions) - 1
@@ -150,16 +152,17 @@ def _number_the_hands(ax, positions, step):
             free = all(math.dist(places[i], places[k]) > 0.22 for k in kept)
             room_for_last = i == last or math.dist(places[i], places[last]) > 0.22
             kept += [i] if free and room_for_last else []
-        labels = {i: str(positions[i]) for i in kept}
+        labels = {i: numbers[i] for i in kept}
     for i, label in labels.items():
         x, y = places[i]
-        ax.text(x, y, label, ha="left" if "–" in label else "center", va="center", fontsize=9, color=INK)
+        side = "center" if len(label) == 1 or abs(x) < 0.4 else "left" if x > 0 else "right"
+        ax.text(x if side == "center" else 0.95 * x, y, label, ha=side, va="center", fontsize=9, color=INK)
 
 
 def _speed(step: float) -> str:
     steps = 2 * math.pi / step
     return (
-        f"once around in {steps:,.0f} positions" if steps >= 10 else f"once around in {steps:.1f} positions"
+        f"once around in\n{steps:,.0f} positions" if steps >= 10 else f"once around in\n{steps:.1f} positions"
     )
 
 

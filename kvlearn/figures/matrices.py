@@ -11,6 +11,7 @@ from kvlearn.figures.style import (
     MUTED,
     PAPER,
     WEIGHTS,
+    blank_note,
     canvas,
     finish,
     house_style,
@@ -178,9 +179,9 @@ def _draw_differences(largest, labels, name, same, title):
         image = ax.imshow(changed, cmap=CHANGES, norm=norm, aspect="auto")
         bar = picture.colorbar(image, ax=ax, shrink=0.9, pad=0.02)
         ends = [norm.vmin, (norm.vmin * norm.vmax) ** 0.5, norm.vmax]  # the middle of a logarithmic scale
-        bar.set_ticks(ends, labels=[f"{value:.0e}" for value in ends])
+        bar.set_ticks(ends, labels=[_short(value) for value in ends])
         bar.minorticks_off()
-        bar.set_label("largest difference")
+        bar.set_label("largest difference\n(logarithmic scale)")
         bar.outline.set_visible(False)
     else:
         ax.imshow(np.ones_like(largest), cmap="Greys_r", vmin=0, vmax=1, aspect="auto")
@@ -190,18 +191,26 @@ def _draw_differences(largest, labels, name, same, title):
             if value == 0 and positions * layers <= 240:
                 ax.text(position, layer, "0", ha="center", va="center", color=MUTED, fontsize=9)
             elif value and positions * layers <= 120:
-                ax.text(position, layer, f"{value:.0e}", ha="center", va="center", fontsize=7.5,
+                ax.text(position, layer, _short(value), ha="center", va="center", fontsize=7.5,
                         color=ink_on(CHANGES(norm(value))))  # fmt: skip
     matrix_axes(ax, [f"layer {layer}" for layer in range(layers)], labels, cell, ("", "position"))
     rows = [str(layer) for layer in range(layers) if largest[layer].any()]
     zero = same.replace("equal", "zero")
     return finish(
         picture,
-        f"0 means {same}. Coloured: {name} of this layer at this position is not what it was.",
+        f"0 means {same}. Coloured: {name} of this layer at this position is not what it was."
+        + blank_note(labels),
         f"Table of the largest difference of {name}, {layers} layers by {positions} positions. "
         + (f"Layers that changed: {', '.join(rows)}." if rows else f"Every cell is {zero}."),
         title,
     )
+
+
+def _short(value: float) -> str:
+    """As one says it: 0.08 and 123; 1e-09 where a plain number would be nothing but zeros."""
+    if value < 1e-3:
+        return f"{value:.0e}"
+    return f"{value:.3f}" if value < 1e-2 else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 
 def _axis_labels(tokens, key_tokens, queries: int, keys: int):

@@ -224,6 +224,11 @@ def token_label(token, limit: int = 12) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def blank_note(labels) -> str:
+    """What a caption adds where labels hold the dot that `token_label` writes for a blank."""
+    return " · stands for a blank." if any("·" in label for label in labels) else ""
+
+
 def token_labels(tokens, count: int) -> list[str]:
     """`count` labels: of the tokens, or 0, 1, 2, ... when there are none."""
     if tokens is None:

@@ -85,6 +85,13 @@ def test_the_legend_names_what_is_there_and_no_more():
     ]
 
 
+@pytest.mark.parametrize("draw", [lambda *args: cache_frame(args[0], 0, args[1]), cache_frames])
+def test_the_dot_for_a_blank_is_explained_where_it_stands(draw):
+    """Would catch a sign in the labels that no word on the page speaks of."""
+    assert "stands for a blank" in draw({"cached": CACHED}, ["a", " b", "c", "d", "e"]).caption
+    assert "stands for a blank" not in draw({"cached": CACHED}, list("abcde")).caption
+
+
 @pytest.mark.parametrize("step", [-1, 3])
 def test_a_step_outside_the_run_is_refused(step):
     """Would catch the last frame shown for a step that does not exist."""

@@ -28,9 +28,9 @@ def texts(ax):
 
 
 def test_the_map_has_the_sizes_and_parts_of_the_model():
-    """Would catch a map of another model, or a block without one of its norms or plus signs."""
+    """Would catch a map of another model, or a layer without one of its norms or plus signs."""
     said = texts(decoder_map(CONFIG).axes[0])
-    assert {"one block, 7 times", "the stream: (B, L, 24)", "(B, L, 101)"} <= set(said)
+    assert {"one layer, 7 times", "the stream: (B, L, 24)", "(B, L, 101)"} <= set(said)
     assert (said.count("norm"), said.count("+"), said.count("attention"), said.count("MLP")) == (3, 2, 1, 1)
 
 

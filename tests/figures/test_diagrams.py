@@ -47,7 +47,7 @@ def test_the_clocks_left_out_run_from_the_fastest_to_the_slowest_pair():
     """Would catch the slowest pair, the one that tells far from near, missing."""
     titles = [ax.get_title(loc="center") for ax in rope_clock(range(4), 64).axes]
     assert titles[0] == "pair 0" and titles[-1] == "pair 31" and len(titles) == 4
-    assert rope_clock(range(4), 64).axes[0].get_xlabel() == "once around in 6.3 positions"
+    assert rope_clock(range(4), 64).axes[0].get_xlabel() == "once around in\n6.3 positions"
 
 
 def test_hands_that_lie_on_one_another_share_a_number():
@@ -56,6 +56,14 @@ def test_hands_that_lie_on_one_another_share_a_number():
     fast, slow = picture.axes[0], picture.axes[-1]
     assert [text.get_text() for text in fast.texts] == list("01234567")
     assert [text.get_text() for text in slow.texts] == ["0–7"]
+
+
+def test_long_numbers_stand_beside_their_hands():
+    """Would catch a number of four digits that begins or ends on the hand that it names."""
+    ax = rope_clock([0, 1500, 3000], 64, 1e5, pairs=[17]).axes[0]
+    right, left = ax.texts[0], ax.texts[1]
+    assert right.get_text() == "0" and right.get_position()[0] > 1 and right.get_ha() == "center"
+    assert left.get_text() == "1,500" and left.get_position()[0] < -1 and left.get_ha() == "right"
 
 
 def test_scores_are_drawn_against_their_distance():

@@ -132,6 +132,22 @@ def test_tensor_diff_shows_the_largest_difference_and_exact_zeros():
     assert "Layers that changed: 1." in picture.alt
 
 
+def test_tensor_diff_writes_numbers_as_a_beginner_reads_them():
+    """Would catch 8e-02 for 0.08, 0.00 for more than nothing, and a colour bar that hides its scale."""
+    b = torch.tensor([0.0, 1e-7, 0.0041, 0.0834, 1.0, 1234.0]).view(6, 1)
+    picture = tensor_diff([torch.zeros(6, 1)], [b])
+    words = [text.get_text() for text in picture.axes[0].texts]
+    assert words == ["0", "1e-07", "0.004", "0.08", "1.00", "1,234"]
+    assert "logarithmic" in picture.axes[1].get_ylabel()
+
+
+def test_the_dot_for_a_blank_is_explained_where_it_stands():
+    """Would catch a sign in the labels that no word speaks of, or such words where there is none."""
+    a = torch.zeros(1, 2, 3)
+    assert "stands for a blank" in tensor_diff(a, a, ["The", " end"]).caption
+    assert "stands for a blank" not in tensor_diff(a, a, ["The", "end"]).caption
+
+
 def test_tensor_diff_takes_rounding_for_no_change():
     """Would catch a picture in which a float's last digits look like a change, or a change like rounding."""
     a = torch.zeros(2, 3, 4)
