@@ -1,23 +1,20 @@
 """kvlearn's caches inside transformers' `generate`, beside transformers' own DynamicCache.
 
-The same tests on another release of transformers (the argument was called past_key_values before 5.24):
+These tests, test_hf_kinds.py and test_hf_arguments.py on another release of transformers (the argument was called past_key_values before 5.24):
 
     python3 dev.py python -m pip install --no-deps --target build/transformers-5.19 "transformers==5.19.*"
-    PYTHONPATH=build/transformers-5.19 python3 dev.py python -m pytest tests/test_hf.py
+    PYTHONPATH=build/transformers-5.19 python3 dev.py python -m pytest tests/test_hf*.py
 """
 
 import copy
-import dataclasses
 
 import pytest
 import torch
 import transformers
-from hf_caches import CONFIG, EXACT, MODEL, NAME, ids, left_padded, made, new_tokens, run, same, twins
-from other_caches import ListCache
-from tiny_models import SIZES
+from hf_caches import EXACT, MODEL, NAME, ids, left_padded, made, new_tokens, run, same, twins
 
 import kvlearn
-from kvlearn import GrowingCache, StaticCache
+from kvlearn import GrowingCache
 from kvlearn.hf import cache_config, prepare, to_hf
 from kvlearn.model_store import fetch
 
@@ -98,7 +95,9 @@ def test_beams(kind):
     options = {"num_beams": 3, "num_return_sequences": 2, "attention_mask": mask}
     expected = run(tokens, None, **options)
     same(run(tokens, to_hf(made(kind, 6)), **options), expected)
-    same(run(tokens, prepare(made(kind, 6), tokens, mask), **options), expected)
+    cache = made(kind, 6)
+    same(run(tokens, prepare(cache, tokens, mask), **options), expected)
+    assert cache.next_position.tolist() == [6 + 8] * 3 + [10 + 8] * 3  # each beam with its prompt's padding
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -245,100 +244,6 @@ def test_a_pass_that_was_broken_off(kind):
     with pytest.raises(ValueError, match="waits for layer 1 of 3 and the model writes layer 0.*broken off"):
         run(prompt, hf)
     same(run(prompt, prepare(hf, prompt)), run(prompt, None))
-
-
-# --- Bad input ---
-
-
-def test_what_to_hf_refuses():
-    """A class, a wrapped cache, transformers' own, and one that only looks like a cache: a sentence each."""
-    for wrong in (GrowingCache, None, "growing", 3, MODEL):
-        with pytest.raises(ValueError, match="A cache is made before it is given"):
-            to_hf(wrong)
-    for theirs in (to_hf(made("growing")), transformers.DynamicCache()):
-        with pytest.raises(ValueError, match="is one of transformers already"):
-            to_hf(theirs)
-    with pytest.raises(ValueError, match="a subclass of kvlearn.KVCache.* got a ListCache"):
-        to_hf(ListCache(CONFIG))
-
-
-@pytest.mark.parametrize(
-    "field, value, told, late",
-    [
-        ("num_layers", 2, r"layers 2 where the model has 3", "The cache has 2 layers and the model more"),
-        ("num_layers", 5, r"layers 5 where the model has 3", "waits for layer 3 of 5 .* fewer layers"),
-        (
-            "num_kv_heads",
-            6,
-            r"\(6, 10\) where the model has \(2, 10\)",
-            r"\(1, 6, L, 10\).*got \(1, 2, 4, 10\)",
-        ),
-        ("head_dim", 7, r"\(2, 7\) where the model has \(2, 10\)", r"\(1, 2, L, 7\).*got \(1, 2, 4, 10\)"),
-    ],
-)
-def test_a_cache_of_another_model(field, value, told, late):
-    """Refused when the model is given, and in its first passes when it is not: with more layers than the
-    model a cache's step would never end, and each new one drop the last."""
-    cache = GrowingCache(dataclasses.replace(CONFIG, **{field: value}), dtype=torch.float64)
-    with pytest.raises(ValueError, match=told + ".*cache_config"):
-        to_hf(cache, MODEL)
-    with pytest.raises(ValueError, match=late):
-        run(ids(1, 4), to_hf(cache))
-
-
-def test_a_cache_of_another_dtype_or_batch():
-    """The adapter's refusals name the rows, also where beams made them."""
-    with pytest.raises(ValueError, match="dtype torch.float32 where the model has torch.float64"):
-        to_hf(GrowingCache(CONFIG), MODEL)
-    with pytest.raises(ValueError, match="k is torch.float64 on cpu and the cache holds torch.float32"):
-        run(ids(1, 4), to_hf(GrowingCache(CONFIG)))
-    cache = made("growing", 2)
-    for rows, beams in ((1, 1), (3, 1), (2, 3)):
-        with pytest.raises(
-            ValueError, match=f"computes {rows * beams} rows .* cache has 2; make it with batch"
-        ):
-            run(ids(rows, 4), to_hf(cache), num_beams=beams)
-    assert cache.length == 0
-    same(run(ids(2, 4), to_hf(cache)), run(ids(2, 4), None))
-
-
-def test_what_prepare_refuses():
-    """An empty prompt, a mask of another shape, rows that are not the cache's."""
-    cache = made("growing", 4)
-    for wrong in ([], [[]], [[1, 2], [3]], "text", None, torch.tensor(3), ids(2, 3, 4)):
-        with pytest.raises(ValueError, match="prompt is .batch, length., with at least one token"):
-            prepare(cache, wrong)
-    with pytest.raises(ValueError, match=r"attention_mask has .* \(2, 5\); got \(2, 4\)"):
-        prepare(cache, ids(2, 5), torch.ones(2, 4))
-    with pytest.raises(ValueError, match="The prompt has 3 rows and the cache 4"):
-        prepare(cache, ids(3, 5))
-    with pytest.raises(ValueError, match="A cache is made before it is given"):
-        prepare(GrowingCache, ids(1, 5))
-
-
-def test_no_room():
-    """A static cache that is full says so before it has stored anything of the step."""
-    prompt, cache = ids(1, 6), StaticCache(CONFIG, max_length=8, dtype=torch.float64)
-    with pytest.raises(ValueError, match="room for 8 slots and holds 8; 1 more do not fit"):
-        run(prompt, to_hf(cache))
-    same(run(prompt, prepare(cache, prompt), new=3), run(prompt, None, new=3))
-
-
-def test_the_sizes_of_a_model():
-    """head_dim and key/value heads that a config leaves out or calls otherwise; windows layer by layer."""
-    read = cache_config(MODEL)
-    assert (read.num_layers, read.num_kv_heads, read.head_dim, read.max_position) == (3, 2, 10, 97)
-    assert read.windows == (None, None, None)
-    sizes = {"vocab_size": 19, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 33}
-    read = cache_config(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)))
-    assert (read.num_layers, read.num_kv_heads, read.head_dim, read.max_position) == (2, 4, 6, 33)
-    hybrid = {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1}
-    read = cache_config(transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES | hybrid)))
-    assert read.windows == (None, 5, 5)
-    with pytest.raises(ValueError, match="cache_config reads a model of transformers; got a int"):
-        cache_config(3)
-    with pytest.raises(ValueError, match="needs num_attention_heads, a whole number"):
-        cache_config(torch.nn.Module.__new__(type("Odd", (), {"config": transformers.PreTrainedConfig()})))
 
 
 # --- The real model ---
