@@ -5,6 +5,7 @@ import torch
 
 from kvlearn import sizing
 from kvlearn.cache import GrowingCache, StaticCache
+from kvlearn.cache.latent import LatentCache
 from kvlearn.cache.quantized import QuantizedCache
 from kvlearn.cache.window import SlidingWindowCache
 from kvlearn.decoder import DecoderConfig
@@ -111,3 +112,12 @@ def test_windows(tokens, windows):
     # A cache without windows keeps everything, whatever the model looks at.
     growing = fill(GrowingCache(config, 2), tokens, 4)
     assert sizing.cache_bytes(shape.but(windows=None), tokens, 2, torch.float32) == growing.used_bytes
+
+
+@pytest.mark.parametrize("tokens", [0, 5, 23])
+def test_latents(tokens):
+    """The factor 2 kept, or the latent counted once a head."""
+    shape = SHAPE.but(latent_dim=40, rope_dim=6)
+    cache = fill(LatentCache(CONFIG, 2, latent_dim=40, rope_dim=6, dtype=torch.bfloat16), tokens, 9)
+    assert (cache.key_shape, cache.value_shape) == (shape.key_shape, shape.value_shape)
+    assert sizing.cache_bytes(shape, tokens, 2) == cache.used_bytes == 2 * tokens * 3 * 46 * 2
