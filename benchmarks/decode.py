@@ -23,7 +23,7 @@ from kvlearn.weights import fetch
 
 CONTEXTS = (128, 512, 2048)
 NEW_TOKENS = 16  # of a run
-ROUNDS = 2
+ROUNDS = 3
 # The argument was renamed in transformers 5.24.
 CACHE = "cache" if "cache" in inspect.signature(LlamaForCausalLM.forward).parameters else "past_key_values"
 TEXT = "The cat sat on the mat and looked at the rain. Then the dog came in, wet, and shook itself. "
