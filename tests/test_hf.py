@@ -1,6 +1,7 @@
 """kvlearn's caches inside transformers' `generate`, beside transformers' own DynamicCache.
 
-These tests, test_hf_kinds.py and test_hf_arguments.py on another release of transformers (the argument was called past_key_values before 5.24):
+These tests, and those of the two files beside this one, on another release of transformers (before 5.24
+the argument was called past_key_values):
 
     python3 dev.py python -m pip install --no-deps --target build/transformers-5.19 "transformers==5.19.*"
     PYTHONPATH=build/transformers-5.19 python3 dev.py python -m pytest tests/test_hf*.py
