@@ -29,10 +29,14 @@ def gpus() -> dict[str, int]:
     }
 
 
-@functools.cache
 def model(name: str) -> ModelShape:
     """The shape of a known model: model("llama-3.1-70b"). Raises ValueError, which says what is near."""
-    row = models()[_find(name, models(), "model")]
+    return _shape(_find(name, models(), "model"))
+
+
+@functools.cache
+def _shape(name: str) -> ModelShape:
+    row = models()[name]
     shape = shape_from_config(row["config"])
     notes = (row["note"],) if "note" in row else ()
     return shape.but(name=row["name"], parameters=row.get("parameters") or shape.parameters, notes=notes)

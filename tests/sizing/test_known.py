@@ -109,8 +109,8 @@ def test_names_that_are_not_known():
         sizing.gpu("h10")
     with pytest.raises(ValueError, match="no GPU called ''"):
         sizing.gpu("")
-    for name in (3, None):
-        with pytest.raises(ValueError, match=f"no model called {name}"):
+    for name in (3, None, ["gpt2"]):
+        with pytest.raises(ValueError, match="no model called"):
             sizing.model(name)
 
 
