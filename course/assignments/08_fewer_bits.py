@@ -333,5 +333,5 @@ for name, cache in caches.items():
 # %% [markdown]
 # **What you can do now.** Say what a code, a scale and a zero are and what
 # they cost, pack four bits without losing a sign, choose which numbers
-# share a scale, and keep a cache in a quarter of its bytes without touching
-# what is new.
+# share a scale, and keep a cache in little more than a quarter of its bytes
+# without touching what is new.

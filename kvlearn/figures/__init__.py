@@ -12,6 +12,7 @@ from kvlearn.figures.decoder import decoder_map, turned_pairs, work_area
 from kvlearn.figures.diagrams import heads_diagram, rope_clock, score_by_distance
 from kvlearn.figures.matrices import attention_map, mask_compare, mask_map, tensor_diff
 from kvlearn.figures.plots import bars, memory_timeline, time_per_token
+from kvlearn.figures.quantization import magnitude_map, window_map
 from kvlearn.figures.recall import recall_by_length, recall_by_pairs
 from kvlearn.figures.ring import ring_frames, window_reach
 from kvlearn.figures.sizing import memory_stack, step_reads
@@ -28,6 +29,7 @@ __all__ = [
     "course_path",
     "decoder_map",
     "heads_diagram",
+    "magnitude_map",
     "mask_compare",
     "mask_map",
     "memory_stack",
@@ -43,6 +45,7 @@ __all__ = [
     "tensor_diff",
     "time_per_token",
     "turned_pairs",
+    "window_map",
     "window_reach",
     "work_area",
 ]
