@@ -91,7 +91,7 @@ def grouped_head_by_head(q, k, v, mask=None):
         allowed = torch.ones_like(scores, dtype=torch.bool)
         if mask is not None:
             allowed = mask[:, 0]
-        powers = torch.exp(scores) * allowed
+        powers = torch.exp(scores.masked_fill(~allowed, -torch.inf))
         total = powers.sum(-1, keepdim=True)
         out.append(powers / total.clamp(min=1e-30) @ v[:, source])
     return torch.stack(out, dim=1)

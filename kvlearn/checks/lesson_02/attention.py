@@ -31,17 +31,31 @@ def _cases(generator):
     one = torch.tensor([[0, 1, -1, 2, 3, 4, -1], [4, 2, 0, -1, 1, 3, 5], [-1] * 7])
     draws = [
         # q and k are (B, H, L, D) and (B, H, S, D)
-        ((2, 3, 4, 5, 6), torch.float32, 2.0, _seen(padded[:, 1:], padded), "left padding"),
-        ((3, 2, 1, 7, 4), torch.float32, 2.0, _seen(one.amax(1, keepdim=True), one), "one query"),
-        ((1, 2, 3, 6, 5), torch.float64, 2.0, _any_mask(generator, 3, 6), "any mask in float64"),
-        ((1, 3, 4, 5, 2), torch.float32, 60.0, _any_mask(generator, 4, 5), "large scores"),
+        ((2, 3, 4, 5, 6), torch.float32, _seen(padded[:, 1:], padded), "left padding"),
+        ((3, 2, 1, 7, 4), torch.float32, _seen(one.amax(1, keepdim=True), one), "one query"),
+        ((1, 2, 3, 6, 5), torch.float64, _any_mask(generator, 3, 6), "any mask in float64"),
     ]
     cases = []
-    for (B, H, L, S, D), dtype, size, mask, label in draws:
-        q = randn(generator, B, H, L, D, dtype=dtype, size=size)
-        k, v = (randn(generator, B, H, S, D, dtype=dtype, size=s) for s in (size, 1.0))
+    for (B, H, L, S, D), dtype, mask, label in draws:
+        q = randn(generator, B, H, L, D, dtype=dtype)
+        k, v = (randn(generator, B, H, S, D, dtype=dtype) for _ in range(2))
         cases.append(Case({"q": q, "k": k, "v": v, "mask": mask}, label))
-    return cases
+    return [*cases, _large_scores(generator)]
+
+
+def _large_scores(generator):
+    """Scores near -45,000 in head 0, near 15,000 in the others, of 45,000 for the key that nobody may see.
+
+    With whole numbers and D = 16 they are exact in float32, in whatever order they are scaled and added:
+    rounding in a score of that size would be a large error in its power of e.
+    """
+    q, k = (randn(generator, 1, 3, length, 16, size=60.0).round() for length in (4, 5))
+    q[..., 0], k[..., 0] = 60, 1000
+    k[:, 0, :, 0] = -3000
+    k[:, :, -1] = 0
+    k[:, :, -1, 0] = 3000
+    inputs = {"q": q, "k": k, "v": randn(generator, 1, 3, 5, 16), "mask": _any_mask(generator, 4, 5)}
+    return Case(inputs, "large scores and the largest forbidden")
 
 
 def _seen(query_positions, key_positions):
@@ -89,6 +103,18 @@ def _nan_rows(q, k, v, mask):
 
 def _large_negative(q, k, v, mask):
     return _scores(q, k).masked_fill(~mask, -1e9).softmax(-1) @ v
+
+
+def _not_low_enough(q, k, v, mask):
+    return _scores(q, k).masked_fill(~mask, -1e4).softmax(-1).masked_fill(~mask, 0) @ v
+
+
+def _large_negative_added(q, k, v, mask):
+    return (_scores(q, k) + (1 - mask.to(q.dtype)) * -1e9).softmax(-1) @ v
+
+
+def _zero_times_infinity(q, k, v, mask):
+    return (_scores(q, k) + ~mask * -torch.inf).softmax(-1) @ v
 
 
 def _wrong_way_round(q, k, v, mask):
@@ -164,6 +190,24 @@ MASKED_ATTENTION = Exercise(
             _large_negative,
             "All else is right. A large negative number is a score like any other: in a row that has "
             "no other scores it wins, everywhere alike.",
+        ),
+        Misconception(
+            "a large negative number was added, and a query that may see nothing sees everything",
+            _large_negative_added,
+            "All else is right. Where every score is lowered by the same amount the softmax does not notice: "
+            "a row that may see nothing shares itself out as if nothing were forbidden.",
+        ),
+        Misconception(
+            "the number for forbidden scores is not low enough",
+            _not_low_enough,
+            "An allowed score may be lower than that number, and then the forbidden keys win and the allowed "
+            "ones are left with nothing. Is there a number below every score?",
+        ),
+        Misconception(
+            "minus infinity was multiplied by the mask",
+            _zero_times_infinity,
+            "Everything is NaN, also in rows that may see something. Where nothing is forbidden this is zero "
+            "times infinity, and that is not zero.",
         ),
         Misconception(
             "forbidden weights were struck out after the softmax",

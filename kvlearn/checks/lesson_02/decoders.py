@@ -10,10 +10,12 @@ from kvlearn.attention import attention
 from kvlearn.checks.engine import Case
 from kvlearn.decoder import Decoder, DecoderConfig
 
+LEAK = 2e-5  # moves a K or V by 1e-5 to 1e-4, where what a lost mask moves is near 1
+
 
 def _decoder(generator, num_layers, attention):
     config = DecoderConfig(
-        vocab_size=23, hidden_size=12, num_layers=num_layers, num_heads=2, num_kv_heads=1, head_dim=8,
+        vocab_size=23, hidden_size=12, num_layers=num_layers, num_heads=4, num_kv_heads=2, head_dim=8,
         intermediate_size=10,
     )  # fmt: skip
     decoder = Decoder(config, attention=attention).double().requires_grad_(False)
@@ -42,9 +44,21 @@ def first_sees_all(q, k, v, mask=None):
     return attention(q, k, v, mask | first)
 
 
+def second_row_sees_all(q, k, v, mask=None):
+    """Causal in the first and in the last row of the batch; in the second every token sees every token."""
+    second = torch.zeros(mask.shape, dtype=torch.bool)
+    second[1] = True
+    return attention(q, k, v, mask | second)
+
+
+def leaking(q, k, v, mask=None):
+    """Causal, but for a very small share of what comes without a mask: far more than rounding."""
+    return (1 - LEAK) * attention(q, k, v, mask) + LEAK * attention(q, k, v)
+
+
 def rounding(q, k, v, mask=None):
     """Causal; but the last digits depend on the number of keys, as in kernels that add in another order."""
-    return attention(q, k, v, mask) * (1 + 1e-14 * k.shape[2])
+    return attention(q, k, v, mask) * (1 + 1e-11 * k.shape[2])
 
 
 def _lose_mask(layer, args):
@@ -69,6 +83,19 @@ def _half_blind(generator):
     return decoder
 
 
+def _one_head_of_two(generator):
+    """No mask; of two heads only the second can change in layer 1, only the first in layer 2; in layer 3 they
+    are opposite."""
+    decoder = _decoder(generator, 4, without_mask)
+    D = decoder.config.head_dim
+    for name in ("k_proj", "v_proj"):
+        _, one, two, three = (getattr(layer.self_attn, name).weight for layer in decoder.layers)
+        one[:D] = 0
+        two[D:] = 0
+        three[D:] = -three[:D]
+    return decoder
+
+
 def _unmixed(generator):
     """Causal, and attention adds nothing: a lost mask shows nowhere, rounding does, but not in layer 0."""
     decoder = _decoder(generator, 2, attention)
@@ -81,19 +108,22 @@ def _unmixed(generator):
 
 def draw_cases(generator):
     decoders = [
-        (_decoder(generator, 3, attention), "causal"),
-        (_decoder(generator, 3, without_mask), "no mask"),
+        (_decoder(generator, 2, attention), "causal"),
+        (_decoder(generator, 2, without_mask), "no mask"),
         (_losing_the_mask(generator), "mask lost in layer 1"),
         (_decoder(generator, 2, peeking), "one token ahead"),
         (_decoder(generator, 2, first_sees_all), "first token sees all"),
+        (_decoder(generator, 2, second_row_sees_all), "no mask in the second row"),
+        (_decoder(generator, 2, leaking), "a little of the future"),
         (_half_blind(generator), "no mask and zero projections"),
+        (_one_head_of_two(generator), "no mask and one head of two"),
         (_unmixed(generator), "causal with zero projections"),
         (_decoder(generator, 2, rounding), "causal with rounding"),
     ]
     cases = []
     for decoder, label in decoders:
-        tokens = torch.randint(decoder.config.vocab_size, (2, 6), generator=generator)
-        new_token = torch.randint(decoder.config.vocab_size, (2, 1), generator=generator)
+        tokens = torch.randint(decoder.config.vocab_size, (3, 6), generator=generator)
+        new_token = torch.randint(decoder.config.vocab_size, (3, 1), generator=generator)
         cases.append(Case({"decoder": decoder, "tokens": tokens, "new_token": new_token}, label))
     return cases
 

@@ -3,21 +3,14 @@
 The oracle reads the projections of K and V through hooks, the answer through whatever it likes.
 """
 
-from contextlib import contextmanager
-
-import torch
-
-from kvlearn.attention import attention
-from kvlearn.cache import GrowingCache
+from kvlearn.checks.compare import as_number
 from kvlearn.checks.engine import Exercise, Misconception, WrongAnswer
-from kvlearn.checks.lesson_02.decoders import differences, draw_cases, without_mask
+from kvlearn.checks.lesson_02 import experiment_mistakes as mistakes
+from kvlearn.checks.lesson_02.decoders import differences, draw_cases
 
 
 def _oracle(decoder, tokens, new_token):
     return [i for i, sizes in enumerate(differences(decoder, tokens, new_token)) if max(sizes) > 1e-9]
-
-
-# -- what an answer says -------------------------------------------------------------------
 
 
 def _observe(answer, case):
@@ -32,17 +25,18 @@ def _observe(answer, case):
             f"After your function the decoder of {layers} layers does not have its own attention any more: "
             "whoever uses it next gets yours. Put back what you found."
         )
-    if type(said) not in (list, tuple, set) or not all(type(layer) is int for layer in said):
+    numbers = [as_number(layer, int) for layer in said] if type(said) in (list, tuple, set) else [None]
+    if None in numbers:
         raise WrongAnswer(
             "A list of layer numbers is wanted, such as [0, 2], or [] if none changed. "
             f"Yours is {_shown(said)}."
         )
-    beyond = [layer for layer in said if not 0 <= layer < layers]
+    beyond = [layer for layer in numbers if not 0 <= layer < layers]
     if beyond:
         raise WrongAnswer(
             f"The decoder has layers 0 to {layers - 1}, and your list has layer {beyond[0]} in it."
         )
-    return [layer in said for layer in range(layers)]
+    return [layer in numbers for layer in range(layers)]
 
 
 def _shown(said):
@@ -62,100 +56,6 @@ def _explain(case, got, want):
     return text + (" That is rounding, not change." if small else "")
 
 
-# -- what goes wrong -----------------------------------------------------------------------
-
-
-@contextmanager
-def _recorded(decoder, inner=None):
-    """The (k, v) of each layer that runs inside, with another attention if you like."""
-    own, seen = decoder.attention, []
-
-    def recording(q, k, v, mask=None):
-        seen.append((k, v))
-        return (inner or own)(q, k, v, mask=mask)
-
-    decoder.attention = recording
-    try:
-        yield seen
-    finally:
-        decoder.attention = own
-
-
-def _two_runs(decoder, tokens, new_token, inner=None):
-    """[(k, v, k of the second run, v of the second run), ...], the second cut to the old tokens."""
-    with _recorded(decoder, inner) as before:
-        decoder(tokens)
-    with _recorded(decoder, inner) as after:
-        decoder(torch.cat((tokens, new_token), dim=1))
-    old = tokens.shape[1]
-    return [(*a, *(x[:, :, :old] for x in b)) for a, b in zip(before, after, strict=True)]
-
-
-def _by(compare, inner=None):
-    """The answer that reports the layers where compare(k, v, k2, v2) is true."""
-
-    def answer(decoder, tokens, new_token):
-        runs = _two_runs(decoder, tokens, new_token, inner)
-        return [layer for layer, run in enumerate(runs) if compare(*run)]
-
-    return answer
-
-
-def _moved(a, b):
-    return not torch.allclose(a, b)
-
-
-def _right(decoder, tokens, new_token):
-    return _by(lambda k, v, k2, v2: _moved(k, k2) or _moved(v, v2))(decoder, tokens, new_token)
-
-
-def _every_layer(decoder, tokens, new_token):
-    return list(range(decoder.config.num_layers))
-
-
-def _never_recomputed(decoder, tokens, new_token):
-    """The second run takes the old K and V from a cache that the first run filled."""
-    cache = GrowingCache(decoder.config, len(tokens), dtype=decoder.dtype)
-    with _recorded(decoder) as before:
-        decoder(tokens, cache)
-    with _recorded(decoder) as after:
-        decoder(new_token, cache)
-    old = tokens.shape[1]
-    pairs = zip(before, after, strict=True)
-    return [
-        i
-        for i, (a, b) in enumerate(pairs)
-        if any(_moved(x, y[:, :, :old]) for x, y in zip(a, b, strict=True))
-    ]
-
-
-def _outputs(decoder, tokens, new_token):
-    """What each layer puts out, instead of the K and V that it stores."""
-    seen = []
-    hooks = [
-        layer.register_forward_hook(lambda module, args, out: seen.append(out)) for layer in decoder.layers
-    ]
-    decoder(tokens)
-    decoder(torch.cat((tokens, new_token), dim=1))
-    for hook in hooks:
-        hook.remove()
-    layers = decoder.config.num_layers
-    return [i for i in range(layers) if _moved(seen[i], seen[layers + i][:, : tokens.shape[1]])]
-
-
-def _from_one(decoder, tokens, new_token):
-    return [layer + 1 for layer in _right(decoder, tokens, new_token)]
-
-
-def _unchanged(decoder, tokens, new_token):
-    changed = _right(decoder, tokens, new_token)
-    return [layer for layer in range(decoder.config.num_layers) if layer not in changed]
-
-
-def _each_number_moved(a, b):
-    return bool(((a - b).abs() > 1e-9).all())
-
-
 CHANGED_LAYERS = Exercise(
     name="changed_layers",
     lesson=2,
@@ -173,81 +73,105 @@ CHANGED_LAYERS = Exercise(
     misconceptions=(
         Misconception(
             "different tokens were compared",
-            _every_layer,
+            mistakes.different_tokens,
             "Every layer of every decoder is reported. Layer 0 cannot have changed: its K and V come "
             "from each token alone. The second run has one token more; which of its places does the "
             "first run have too?",
         ),
         Misconception(
             "the old tokens were not computed again",
-            _never_recomputed,
+            mistakes.never_recomputed,
             "No layer of any decoder is reported. If the second run takes the old K and V from a "
             "cache (or from the first run), it finds what was put there, whatever the decoder does.",
         ),
         Misconception(
             "only the keys were compared",
-            _by(lambda k, v, k2, v2: _moved(k, k2)),
+            mistakes.only_the_keys,
             "A layer may change its values alone. A cache stores both, so both must stay.",
         ),
         Misconception(
             "only the values were compared",
-            _by(lambda k, v, k2, v2: _moved(v, v2)),
+            mistakes.only_the_values,
             "A layer may change its keys alone. A cache stores both, so both must stay.",
         ),
         Misconception(
             "a layer counts only if its keys and its values changed",
-            _by(lambda k, v, k2, v2: _moved(k, k2) and _moved(v, v2)),
+            mistakes.both_must_move,
             "One of the two is enough to make what is stored wrong.",
         ),
         Misconception(
             "only the first token was compared",
-            _by(lambda k, v, k2, v2: _moved(k[:, :, 0], k2[:, :, 0]) or _moved(v[:, :, 0], v2[:, :, 0])),
+            mistakes.only_the_first_token,
             "In one of these decoders a token sees a single token ahead, so news from the end does "
             "not reach the beginning. All old tokens must stay.",
         ),
         Misconception(
             "only the last of the old tokens was compared",
-            _by(lambda k, v, k2, v2: _moved(k[:, :, -1], k2[:, :, -1]) or _moved(v[:, :, -1], v2[:, :, -1])),
+            mistakes.only_the_last_token,
             "In one of these decoders only the first token looks ahead, so it alone changes. All old "
             "tokens must stay.",
         ),
         Misconception(
             "a layer counts only if all of its numbers changed",
-            _by(lambda k, v, k2, v2: _each_number_moved(k, k2) or _each_number_moved(v, v2)),
+            mistakes.all_numbers_must_move,
             "One changed number is enough to make what is stored wrong. In some of these decoders "
             "only a few tokens change.",
         ),
         Misconception(
+            "only one row of the batch was compared",
+            mistakes.only_the_first_row,
+            "In one of these decoders the second row alone loses its mask, and the first and the last stay. "
+            "Every row is a text of its own, and all must stay.",
+        ),
+        Misconception(
+            "only the first head was compared",
+            mistakes.only_the_first_head,
+            "In one of these decoders a layer changes in its other key/value head alone. A cache stores all "
+            "heads, so all must stay.",
+        ),
+        Misconception(
+            "the heads were averaged before they were compared",
+            mistakes.heads_averaged,
+            "In one of these decoders two heads change by opposite amounts, and their mean stays as it was. "
+            "A cache stores each head, so each must stay.",
+        ),
+        Misconception(
+            "small changes were taken for none",
+            mistakes.loosely,
+            "In one of these decoders a very small share of the future leaks in. It is far more than "
+            "rounding, and what a cache stores would be wrong by as much: your tolerance is too wide.",
+        ),
+        Misconception(
             "compared to the last bit",
-            _by(lambda k, v, k2, v2: not (torch.equal(k, k2) and torch.equal(v, v2))),
+            mistakes.to_the_last_bit,
             "A longer text is multiplied in other blocks, and sums in another order differ in the "
             "last digits. That is rounding and no change: compare up to a small tolerance.",
         ),
         Misconception(
             "what the layers put out was compared",
-            _outputs,
+            mistakes.outputs,
             "A layer stores the K and V that it makes of its input. Its output is the input of the "
             "next one, so this is ahead by a layer.",
         ),
         Misconception(
             "layers counted from 1",
-            _from_one,
+            mistakes.counted_from_one,
             "The layers are the right ones and their numbers are one too high: the first layer is layer 0.",
         ),
         Misconception(
             "the layers that did not change were reported",
-            _unchanged,
+            mistakes.unchanged,
             "The experiment is right and its answer is turned around.",
         ),
         Misconception(
             "the decoder ran without its mask",
-            _by(lambda k, v, k2, v2: _moved(k, k2) or _moved(v, v2), inner=without_mask),
+            mistakes.without_its_mask,
             "A causal decoder is reported to change, because the attention that you put in loses the "
             "mask. It should hand on everything that it is given.",
         ),
         Misconception(
             "the decoder ran with the library's attention in place of its own",
-            _by(lambda k, v, k2, v2: _moved(k, k2) or _moved(v, v2), inner=attention),
+            mistakes.with_the_librarys_attention,
             "Then it is always the library that is examined. The decoder brings its own attention, "
             "and that one is the question.",
         ),

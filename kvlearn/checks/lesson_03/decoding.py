@@ -3,6 +3,7 @@
 import torch
 
 from kvlearn.checks.engine import Case, Exercise, Misconception
+from kvlearn.checks.lesson_03 import decoding_mistakes as mistakes
 
 
 class SmallModel:
@@ -48,8 +49,8 @@ def _cases(generator):
     def whole_number(below):
         return int(torch.randint(below, (1,), generator=generator))
 
-    def draw(prompt_length, max_new_tokens, label, ends_at=None, ends=1):
-        """`ends_at` chooses the EOS so that the text ends with that new token, counted from 0."""
+    def draw(prompt_length, max_new_tokens, label, ends_at=None, before=0, after=0):
+        """`ends_at`: the new token, counted from 0, that is an EOS, with so many other ids beside it."""
         while True:
             model = SmallModel(vocab_size=50, seed=whole_number(10**6))
             prompt = torch.randperm(50, generator=generator)[:prompt_length].tolist()
@@ -57,10 +58,9 @@ def _cases(generator):
             if len({*free, *prompt}) == len(free) + len(prompt):
                 break  # no token comes twice, so that an EOS ends the text where it should
         others = [token for token in range(50) if token not in (*free, *prompt)]
-        eos = [] if ends_at is None else [*others[: ends - 1], free[ends_at]]
-        return Case(
-            {"model": model, "tokens": prompt, "max_new_tokens": max_new_tokens, "eos_ids": tuple(eos)}, label
-        )
+        eos = () if ends_at is None else (*others[:before], free[ends_at], *others[before : before + after])
+        inputs = {"model": model, "tokens": prompt, "max_new_tokens": max_new_tokens, "eos_ids": eos}
+        return Case(inputs, label)
 
     in_prompt = draw(5, 3, "an EOS inside the prompt")
     in_prompt.inputs["eos_ids"] = (in_prompt["tokens"][1],)
@@ -68,103 +68,12 @@ def _cases(generator):
         draw(4, 7, "no EOS"),
         draw(3, 8, "an EOS on the way", ends_at=4),
         draw(6, 4, "the EOS comes first", ends_at=0),
-        draw(2, 6, "two EOS ids", ends_at=3, ends=2),
+        draw(2, 6, "the second EOS id of two", ends_at=3, before=1),
+        draw(2, 5, "the first EOS id of three", ends_at=2, after=2),
         in_prompt,
         draw(1, 1, "one token of prompt"),
         draw(3, 0, "nothing wanted"),
     ]
-
-
-def _loop(model, tokens, max_new_tokens, eos_ids, choose=None, feed=None, ends=None):
-    """The right loop with one part exchanged."""
-    tokens, new = list(tokens), []
-    for _ in range(max_new_tokens):
-        logits = model(torch.tensor([tokens + new if feed is None else feed(tokens, new)]))
-        token = int(logits[0, -1].argmax()) if choose is None else int(choose(logits))
-        new.append(token)
-        if token in eos_ids if ends is None else ends(tokens, new):
-            break
-    return new
-
-
-def _prompt_too(model, tokens, max_new_tokens, eos_ids):
-    return [*tokens, *_loop(model, tokens, max_new_tokens, eos_ids)]
-
-
-def _without_eos(model, tokens, max_new_tokens, eos_ids):
-    new = _loop(model, tokens, max_new_tokens, eos_ids)
-    return new[:-1] if new and new[-1] in eos_ids else new
-
-
-def _never_ends(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, ())
-
-
-def _filled_up(model, tokens, max_new_tokens, eos_ids):
-    new = _loop(model, tokens, max_new_tokens, eos_ids)
-    return new + new[-1:] * (max_new_tokens - len(new))
-
-
-def _ends_by_the_prompt(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, ends=lambda old, new: {*old, *new} & {*eos_ids})
-
-
-def _one_eos_only(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, ends=lambda old, new: new[-1] == eos_ids[0])
-
-
-def _one_too_many(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens + 1, eos_ids)
-
-
-def _one_too_few(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens - 1, eos_ids)
-
-
-def _prompt_counted(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens - len(tokens), eos_ids)
-
-
-def _first_token_lost(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids)[1:]
-
-
-def _first_position(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, choose=lambda logits: logits[0, 0].argmax())
-
-
-def _position_before(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, choose=lambda logits: logits[0, -2:][0].argmax())
-
-
-def _over_positions(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, choose=lambda logits: logits[0].argmax(dim=0)[-1])
-
-
-def _over_everything(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, choose=lambda logits: logits.argmax())
-
-
-def _last_token_alone(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, feed=lambda old, new: (old + new)[-1:])
-
-
-def _prompt_then_last_token(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, feed=lambda old, new: new[-1:] or old)
-
-
-def _never_fed_back(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, feed=lambda old, new: old)
-
-
-def _new_tokens_alone(model, tokens, max_new_tokens, eos_ids):
-    return _loop(model, tokens, max_new_tokens, eos_ids, feed=lambda old, new: new or old)
-
-
-def _in_place(model, tokens, max_new_tokens, eos_ids):
-    new = _loop(model, tokens, max_new_tokens, eos_ids)
-    tokens.extend(new)
-    return new
 
 
 def _explain(case, got, want):
@@ -192,107 +101,117 @@ GREEDY_DECODE = Exercise(
     misconceptions=(
         Misconception(
             "the prompt was given back too",
-            _prompt_too,
+            mistakes.prompt_too,
             "The new tokens are right. The caller has the prompt and wants the new ones alone.",
         ),
         Misconception(
             "the EOS is missing from the result",
-            _without_eos,
+            mistakes.without_eos,
             "The text ends in the right place. Its EOS belongs to it: the caller must be able to see that "
             "the model stopped of itself and did not run out of tokens.",
         ),
         Misconception(
             "it goes on after the EOS",
-            _never_ends,
+            mistakes.never_ends,
             "With one of eos_ids the model says that the text is over. What comes after it means nothing.",
         ),
         Misconception(
             "the list was filled up after the EOS",
-            _filled_up,
+            mistakes.filled_up,
             "A text that ends early is a shorter list. Filling up is for the rows of a batch, and even "
             "there it is never given back.",
         ),
         Misconception(
             "an EOS in the prompt ended the text",
-            _ends_by_the_prompt,
+            mistakes.ends_by_the_prompt,
             "Only a *new* token can end the text. The prompt of a conversation is full of the ends of "
             "earlier turns.",
         ),
         Misconception(
             "only the first of eos_ids ends the text",
-            _one_eos_only,
+            mistakes.first_eos_only,
+            "A model may have several ids that end a text, and any of them does.",
+        ),
+        Misconception(
+            "only the last of eos_ids ends the text",
+            mistakes.last_eos_only,
+            "A model may have several ids that end a text, and any of them does.",
+        ),
+        Misconception(
+            "the first of eos_ids was taken for all of them, even where there is none",
+            mistakes.first_eos_always,
             "A model may have several ids that end a text, or none.",
             raises=True,
         ),
         Misconception(
             "one token too many",
-            _one_too_many,
+            mistakes.one_too_many,
             "max_new_tokens counts what is generated, the first new token included.",
         ),
         Misconception(
             "one token too few",
-            _one_too_few,
+            mistakes.one_too_few,
             "The prompt's own pass gives the first new token, so there are as many passes as new tokens.",
         ),
         Misconception(
             "the prompt was counted against max_new_tokens",
-            _prompt_counted,
+            mistakes.prompt_counted,
             "The limit is on new tokens. A limit on the whole text goes by the name of max_length elsewhere.",
         ),
         Misconception(
             "the first new token was lost",
-            _first_token_lost,
+            mistakes.first_token_lost,
             "It was fed back, since what follows is right, but it never reached the result.",
         ),
         Misconception(
             "the logits of the first position were read",
-            _first_position,
+            mistakes.first_position,
             "The model guesses after every token of the text. What follows the *first* one is known long "
             "since.",
         ),
         Misconception(
             "the logits of the last position but one were read",
-            _position_before,
+            mistakes.position_before,
             "They predict the last token of the text, which is there already.",
         ),
         Misconception(
             "the largest logit was sought over the positions",
-            _over_positions,
+            mistakes.over_positions,
             "That says at which place one token of the vocabulary fits best. The choice is among the "
             "tokens of the vocabulary, at one place.",
         ),
         Misconception(
             "the largest logit was sought over all positions at once",
-            _over_everything,
+            mistakes.over_everything,
             "`argmax` without an axis counts through the flattened tensor, and its answer is no token id: "
             "with more than one position it soon leaves the vocabulary.",
             raises=True,
         ),
         Misconception(
             "only the last token of the text was fed, from the beginning",
-            _last_token_alone,
+            mistakes.last_token_alone,
             "This model has no memory. It knows of the text what you feed it, so here it guessed from one "
             "token.",
         ),
         Misconception(
             "after the prompt only the newest token was fed",
-            _prompt_then_last_token,
+            mistakes.prompt_then_last_token,
             "That is how one feeds a model *with* a cache. This one has no memory, and has forgotten the "
             "prompt.",
         ),
         Misconception(
             "the new tokens were fed without the prompt",
-            _new_tokens_alone,
+            mistakes.new_tokens_alone,
             "After the first step the model no longer sees the question it is answering.",
         ),
         Misconception(
             "every step sees the prompt alone",
-            _never_fed_back,
+            mistakes.never_fed_back,
             "The same input gives the same token, again and again. Each new token becomes part of the text.",
         ),
         Misconception(
             "the caller's list of tokens grew",
-            _in_place,
+            mistakes.in_place,
             "The new tokens are right. But the list belongs to the caller, who may want to use the prompt "
             "again, and finds it longer than before.",
         ),

@@ -27,9 +27,13 @@ def grouped_attention(q, k, v, mask=None):
 
 
 def _cases(generator):
-    def draw(B, Hq, Hkv, L, S, D, mask, label, dtype=torch.float32):
+    def draw(B, Hq, Hkv, L, S, D, mask, label, dtype=torch.float32, loud=False):
         q = randn(generator, B, Hq, L, D, dtype=dtype)
         k, v = (randn(generator, B, Hkv, S, D, dtype=dtype) for _ in range(2))
+        if loud:  # the last key has a score of 5 x 100 / sqrt(D) with every query, far above all others
+            q[..., 0] = 5
+            k[:, :, -1] = 0
+            k[:, :, -1, 0] = 100
         return Case({"q": q, "k": k, "v": v, "mask": mask}, label)
 
     triangle = torch.ones(1, 1, 5, 7, dtype=torch.bool).tril(2)
@@ -42,6 +46,7 @@ def _cases(generator):
         draw(2, 10, 5, 4, 6, 8, padded, "a padded row"),
         draw(2, 6, 1, 1, 5, 4, None, "one key/value head, one query"),
         draw(1, 6, 3, 5, 7, 4, triangle, "float64", torch.float64),
+        draw(1, 8, 2, 5, 7, 4, triangle.tril(1), "a forbidden key with the largest score", loud=True),
     ]
 
 
@@ -129,6 +134,21 @@ def _even_on_an_empty_row(q, k, v, mask=None):
     if mask is not None:
         scores = scores.masked_fill(~mask, -1e9)
     return torch.softmax(scores, dim=-1) @ v
+
+
+def _struck_out_after(q, k, v, mask=None):
+    k, v = _spread(q, k, v)
+    weights = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, dim=-1)
+    return (weights if mask is None else weights * mask) @ v
+
+
+def _divided_after(q, k, v, mask=None):
+    k, v = _spread(q, k, v)
+    weights = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, dim=-1)
+    if mask is not None:
+        weights = weights * mask
+        weights = (weights / weights.sum(-1, keepdim=True)).nan_to_num(0.0)
+    return weights @ v
 
 
 def _heads_merged(q, k, v, mask=None):
@@ -232,6 +252,18 @@ GROUPED_ATTENTION = Exercise(
             _even_on_an_empty_row,
             "A large negative number in place of minus infinity leaves such a query with equal scores, so "
             "it mixes exactly what the mask forbids. Its result is zeros.",
+        ),
+        Misconception(
+            "forbidden weights were struck out after the softmax",
+            _struck_out_after,
+            "The shares of a row no longer add up to 1: what is left was divided by a sum that has seen the "
+            "forbidden keys.",
+        ),
+        Misconception(
+            "struck out after the softmax, then divided by what was left",
+            _divided_after,
+            "It is too late to mask: where a forbidden score is far larger than the allowed ones, the "
+            "softmax has already rounded all that is allowed to zero.",
         ),
         Misconception(
             "the heads were merged at the end",

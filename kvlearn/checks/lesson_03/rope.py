@@ -7,6 +7,7 @@ import torch
 
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception
+from kvlearn.checks.lesson_03 import rope_mistakes as mistakes
 
 
 def apply_rope(x, positions, theta):
@@ -36,101 +37,6 @@ def _cases(generator):
     ]
 
 
-def _angles(positions, head_dim, theta, exponent=2):
-    """(B, 1, L, D/2) in float64."""
-    pairs = torch.arange(head_dim // 2, dtype=torch.float64)
-    return positions[:, None, :, None].double() / theta ** (exponent * pairs / head_dim)
-
-
-def _turned(x, angles):
-    first, second = x.double().chunk(2, dim=-1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-
-
-def _neighbours(x, positions, theta):
-    angles = _angles(positions, x.shape[-1], theta)
-    split = torch.cat((x[..., 0::2], x[..., 1::2]), dim=-1)
-    return torch.stack(_turned(split, angles).chunk(2, dim=-1), dim=-1).flatten(-2)
-
-
-def _from_zero(x, positions, theta):
-    return apply_rope(x, torch.arange(x.shape[2]).expand_as(positions), theta)
-
-
-def _first_row(x, positions, theta):
-    return apply_rope(x, positions[:1].expand_as(positions), theta)
-
-
-def _from_one(x, positions, theta):
-    return apply_rope(x, positions + 1, theta)
-
-
-def _half_exponent(x, positions, theta):
-    return _turned(x, _angles(positions, x.shape[-1], theta, exponent=1))
-
-
-def _double_exponent(x, positions, theta):
-    return _turned(x, _angles(positions, x.shape[-1], theta, exponent=4))
-
-
-def _growing_frequencies(x, positions, theta):
-    return _turned(x, _angles(positions, x.shape[-1], theta, exponent=-2))
-
-
-def _slow_first(x, positions, theta):
-    return _turned(x, _angles(positions, x.shape[-1], theta).flip(-1))
-
-
-def _one_speed(x, positions, theta):
-    return _turned(x, _angles(positions, x.shape[-1], theta, exponent=0))
-
-
-def _degrees(x, positions, theta):
-    return _turned(x, _angles(positions, x.shape[-1], theta).deg2rad())
-
-
-def _clockwise(x, positions, theta):
-    return apply_rope(x, -positions, theta)
-
-
-def _twice(x, positions, theta):
-    return _turned(x, 2 * _angles(positions, x.shape[-1], theta))
-
-
-def _two_minuses(x, positions, theta):
-    angles = _angles(positions, x.shape[-1], theta)
-    first, second = x.double().chunk(2, dim=-1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat((first * cos - second * sin, second * cos - first * sin), dim=-1).to(x.dtype)
-
-
-def _two_pluses(x, positions, theta):
-    angles = _angles(positions, x.shape[-1], theta)
-    first, second = x.double().chunk(2, dim=-1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat((first * cos + second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-
-
-def _cos_and_sin_swapped(x, positions, theta):
-    return _turned(x, math.pi / 2 - _angles(positions, x.shape[-1], theta))
-
-
-def _second_half_kept(x, positions, theta):
-    half = x.shape[-1] // 2
-    return torch.cat((apply_rope(x, positions, theta)[..., :half], x[..., half:]), dim=-1)
-
-
-def _added(x, positions, theta):
-    angles = _angles(positions, x.shape[-1], theta)
-    return x + torch.cat((angles.sin(), angles.cos()), dim=-1).to(x.dtype)
-
-
-def _coarse_angles(x, positions, theta):
-    speeds = _angles(torch.ones(1, 1), x.shape[-1], theta).to(x.dtype)
-    return _turned(x, (positions[:, None, :, None].to(x.dtype) * speeds).double())
-
-
 def _explain(case, got, want):
     """The first pair that was not turned as it should be: by how much it should, and by how much it was."""
     x, positions = case["x"].double(), case["positions"]
@@ -151,10 +57,20 @@ def _explain(case, got, want):
             f"{where} had length {before.abs():.3f} and has {after.abs():.3f}. A turn leaves the length "
             "of each pair as it was."
         )
-    turned, wanted = ((t / before).angle().item() for t in (after, right))
+    if abs((after / right).angle()) < 1e-3:
+        return None
+    turned, wanted = (_three_digits((t / before).angle().item()) for t in (after, right))
+    # The cases in float32 come first, so whoever hears of the one in bfloat16 has them right.
+    coarse = " In float32 all is right: was something that makes the angle rounded to bfloat16's 8 bits?"
     return (
-        f"{where} should be turned by {wanted:.3f} radians (full turns left out); yours is by {turned:.3f}."
+        f"{where} should be turned by {wanted} radians (full turns left out); yours is by {turned}."
+        f"{coarse if case['x'].dtype is torch.bfloat16 else ''}"
     )
+
+
+def _three_digits(angle):
+    """Without the minus of a zero."""
+    return f"{round(angle, 3) + 0.0:.3f}"
 
 
 APPLY_ROPE = Exercise(
@@ -177,108 +93,126 @@ APPLY_ROPE = Exercise(
     misconceptions=(
         Misconception(
             "neighbouring coordinates were paired",
-            _neighbours,
+            mistakes.neighbours,
             "Pairs (0, 1), (2, 3), ... are the layout of the paper and of Meta's own files. Here, as in "
-            "Hugging Face's checkpoints, a coordinate of the first half goes with its like in the second "
+            "Hugging Face's Llama checkpoints, a coordinate of the first half goes with its like in the second "
             "half.",
         ),
         Misconception(
             "the positions were not used: counting began at 0",
-            _from_zero,
+            mistakes.from_zero,
             "Every text was taken to begin with this chunk. A token that arrives alone, as it will with a "
             "cache, would always stand at position 0 (pytorch/executorch#2010).",
         ),
         Misconception(
             "the first row's positions were used for all rows",
-            _first_row,
+            mistakes.first_row,
             "The rows of a batch stand at their own places; with padding they nearly always do.",
         ),
         Misconception(
             "positions were counted from 1",
-            _from_one,
+            mistakes.from_one,
             "The first token stands at position 0 and is not turned at all. Scores would survive this, "
             "since they feel only distances; a cache that mixes the two ways of counting would not.",
         ),
         Misconception(
             "the exponent was i/D instead of 2i/D",
-            _half_exponent,
+            mistakes.half_exponent,
             "There are D/2 pairs, so i runs only to D/2. With i/D the slow pairs turn much too fast: the "
             "slowest should hardly move.",
         ),
         Misconception(
             "the exponent was doubled once too often",
-            _double_exponent,
+            mistakes.double_exponent,
             "An index that already goes in steps of 2 was multiplied by 2 again. The slow pairs then stand "
             "still.",
         ),
         Misconception(
             "the frequencies grow from pair to pair",
-            _growing_frequencies,
+            mistakes.growing_frequencies,
             "The sign of the exponent is the wrong way round: the first pair is the fastest, at one radian "
             "a position, and each later one is slower.",
         ),
         Misconception(
             "the slow pairs come first",
-            _slow_first,
+            mistakes.slow_first,
             "The speeds are right and their order is reversed: pair 0 is the fastest.",
         ),
         Misconception(
             "all pairs turn at the same speed",
-            _one_speed,
+            mistakes.one_speed,
             "theta had no say. With one speed the model could not tell a distance from one a full turn "
             "further.",
         ),
         Misconception(
             "the angles were taken for degrees",
-            _degrees,
+            mistakes.degrees,
             "The angles are in radians, as `cos` and `sin` take them. A conversion made all of them 57 "
             "times smaller.",
         ),
         Misconception(
             "turned clockwise",
-            _clockwise,
+            mistakes.clockwise,
             "The sign of the angle is flipped. Scores between your own vectors stay right, since both are "
             "turned the same wrong way; a model trained the other way, or a cache filled by other code, no "
             "longer fits.",
         ),
         Misconception(
             "turned twice",
-            _twice,
+            mistakes.twice,
             "Every angle is double what it should be. It happens when keys are turned on their way into a "
             "cache and again on their way out (NeuraLegion/shainet#110): each token seems to stand twice "
             "as far away.",
         ),
         Misconception(
             "both halves got the minus sign",
-            _two_minuses,
+            mistakes.two_minuses,
             "Then both coordinates lose at once, and the pair is squeezed instead of turned. In a turn one "
             "of the two sines is taken away and the other is added.",
         ),
         Misconception(
             "neither half got the minus sign",
-            _two_pluses,
+            mistakes.two_pluses,
             "Then both coordinates gain at once, and the pair is stretched instead of turned. In a turn "
             "one of the two sines is added and the other is taken away.",
         ),
         Misconception(
             "cosine and sine changed places",
-            _cos_and_sin_swapped,
+            mistakes.cos_and_sin_swapped,
             "At position 0 nothing may move, and here everything does: the cosine of 0 is 1.",
         ),
         Misconception(
             "only the first half was turned",
-            _second_half_kept,
+            mistakes.second_half_kept,
             "Both coordinates of a pair change in a turn. The second half was given back as it came.",
         ),
         Misconception(
             "sines and cosines were added instead of turning",
-            _added,
+            mistakes.added,
             "That is how the first Transformer marked positions: a vector is added to the input. RoPE adds "
             "nothing; it turns queries and keys and leaves their lengths alone.",
         ),
         Misconception(
+            "the positions were rounded to the dtype of x",
+            mistakes.positions_rounded,
+            "bfloat16 has 8 bits of mantissa: beyond position 256 it no longer knows odd numbers, and "
+            "neighbours get the same angle. Only the result has x's dtype.",
+        ),
+        Misconception(
+            "the speeds were rounded to the dtype of x",
+            mistakes.speeds_rounded,
+            "bfloat16 has 8 bits of mantissa. A speed that is a little wrong makes an angle that is wrong by "
+            "500 times as much at position 500. Only the result has x's dtype.",
+        ),
+        Misconception(
+            "the angles were rounded to the dtype of x",
+            mistakes.angles_rounded,
+            "bfloat16 has 8 bits of mantissa: angles beyond 256 radians are rounded to even numbers. Take "
+            "cosine and sine first; they are small and bear it.",
+        ),
+        Misconception(
             "the angles were computed in the dtype of x",
-            _coarse_angles,
+            mistakes.coarse_angles,
             "bfloat16 has 8 bits of mantissa: beyond position 256 it no longer knows odd numbers, and "
             "neighbours get the same angle. Angles are computed in float32; only the result has x's dtype.",
         ),
