@@ -558,9 +558,9 @@ print("48 and the first token:", likeliest(limited(48, first=1)))
 # No. Sinks repair the arithmetic, not the memory. What has left the window
 # of a model that cannot pass it on is gone.
 #
-# Models that are *trained* with windows are another matter: they learn to
-# hand things on, or have a full layer here and there for looking far back.
-# gpt-oss goes further and has a learned sink of its own in every head.
+# Models that are *trained* with windows are another matter: they can learn
+# to hand things on, or have a full layer here and there for looking far
+# back. gpt-oss has sinks built into its attention.
 #
 # ## What a rollback may do
 #
@@ -593,9 +593,9 @@ print("one back and again, the same logits:",
       torch.allclose(again, decoder(tokens)[0, -1]))
 
 # %% [markdown]
-# An honest refusal is worth something. transformers had a crop that went
-# past the window's edge and carried on without the missing keys; since then a
-# cache must be told beforehand to keep what it evicts
+# An honest refusal is worth something: going on without the missing keys
+# would give other numbers and no error. transformers can go back past the
+# window too, if the cache was told beforehand to record what it evicts
 # (huggingface/transformers PR#47447).
 #
 # ## When it breaks
@@ -608,7 +608,7 @@ print("one back and again, the same logits:",
 # - The window counts slots, and padding pushes tokens out.
 # - `length` is the number of stored tokens: the next token is turned to an
 #   old position.
-# - Beam search reorders some layers and forgets the windowed ones
+# - Beam search reorders its rows, and some kinds of cache are left out
 #   (huggingface/transformers#46612).
 #
 # ## The answer in sixty seconds
@@ -650,7 +650,7 @@ print("one back and again, the same logits:",
 #   buffer (arXiv 2310.06825); v0.3 has none.
 # - Gemma-2 alternates windows of 4 096 with full layers; Gemma-3 has five
 #   windowed layers (1 024 in the 27B) for a full one.
-# - gpt-oss: windows of 128 in every other layer, and learned sinks.
+# - gpt-oss: windows of 128 in every other layer, and sinks.
 # - transformers' `DynamicSlidingWindowLayer` stores `W - 1` tokens and gives
 #   back the untrimmed states for the step: attend first, trim later.
 # - Sinks beside a window: StreamingLLM (arXiv 2309.17453).

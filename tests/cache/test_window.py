@@ -160,7 +160,8 @@ def test_an_unfinished_step_has_evicted_nothing():
 
 
 def test_what_is_gone_cannot_be_rolled_back_to(models):
-    """huggingface/transformers PR#47447: a crop past what is stored went on without the missing keys."""
+    """A rollback that goes on without the missing keys gives other numbers and no error. (Where it must work,
+    the evicted ones are recorded: huggingface/transformers PR#47447.)"""
     model, tokens = models["all"], random_tokens(2, 20)
     cache = window_cache(model.config, batch_size=2)
     feed(model, cache, tokens[:, :12], 4)
@@ -236,12 +237,21 @@ def test_a_jump_of_positions_does_not_bring_back_what_it_passed():
     assert cache.key_positions(0).tolist() == [[8, 9]]
 
 
+def test_two_tokens_of_one_chunk_for_one_slot():
+    """With a jump inside a chunk both may have the same remainder: the later one is inside the window."""
+    cache = SlidingWindowCache(CONFIG, 3, 1)
+    write(cache, 2, [[0, 3]])
+    K, _ = write(cache, 1, layers=[0])
+    assert cache.key_positions(0).tolist() == [[3, 4]]
+    assert torch.equal(K[:, :, 0], pair(2, 1)[0][:, :, 1])
+
+
 # Other rows -----------------------------------------------------------------------------------------
 
 
 def test_rows_move_with_their_rings(models):
-    """huggingface/transformers#46612: beam search reordered some layers' caches and not the windows'. Each
-    row's ring stands at another place."""
+    """huggingface/transformers#46612: beam search skipped the reorder of some caches. Each row's ring stands
+    at another place."""
     model = models["hybrid"]
     texts = [random_tokens(length, seed=length).tolist() for length in (3, 12, 7)]
     cache = window_cache(model.config, None, 3)

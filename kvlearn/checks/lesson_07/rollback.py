@@ -1,7 +1,6 @@
 """may_roll_back: is everything that the next query would see still stored?
 
-Going back past what a window keeps, and carrying on without the missing keys, was the subject of
-huggingface/transformers PR#47447.
+Where more than that is wanted the evicted tokens must be recorded: huggingface/transformers PR#47447.
 """
 
 import torch
