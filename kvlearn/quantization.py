@@ -16,89 +16,17 @@ cost bytes as well: at 4 bits, groups of 32 and float16 for both, a number takes
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kvlearn.packing import pack, unpack
+from kvlearn.quant_spec import QuantSpec
 
-BITS = {"int8": 8, "int4": 4, "int2": 2, "fp8": 8}
+__all__ = ["QuantSpec", "Quantized", "check_numbers", "quantize"]
 E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0  # the largest number of float8 e4m3
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of scales and zeros
-
-
-@dataclass(frozen=True)
-class QuantSpec:
-    """How numbers are quantised: width of a code, what shares a scale, and what the scale is kept in.
-
-    Args:
-        dtype: of the codes: "int8", "int4", "int2" or "fp8" (e4m3, which has a sign and no zero).
-        axis: "token", "channel" or "tensor"; the axis owns the scale.
-        quant_group: channels (axis "token") or tokens (axis "channel") that share a scale; it must divide
-            them. None = all of them. Of no account for "tensor".
-        symmetric: a scale alone, zero in the middle. Else a scale and a zero, the group's smallest number,
-            so that no code is spent on a side that the group does not have. fp8 is always symmetric.
-        scale_dtype: float16, bfloat16 or float32, of scales and zeros.
-    """
-
-    dtype: str = "int8"
-    axis: str = "token"
-    quant_group: int | None = 32
-    symmetric: bool = False
-    scale_dtype: torch.dtype = torch.float16
-
-    def __post_init__(self):
-        if self.dtype not in BITS:
-            raise ValueError(f"dtype is one of {', '.join(BITS)}; got {self.dtype!r}.")
-        if self.axis not in ("token", "channel", "tensor"):
-            raise ValueError(f'axis is "token", "channel" or "tensor"; got {self.axis!r}.')
-        if self.quant_group is not None and not _is_positive(self.quant_group):
-            raise ValueError(
-                f"quant_group is a whole number, at least 1, or None for all; got {self.quant_group!r}."
-            )
-        if not isinstance(self.symmetric, bool):
-            raise ValueError(f"symmetric is True or False; got {self.symmetric!r}.")
-        if self.scale_dtype not in DTYPES:
-            raise ValueError(f"scale_dtype is float32, float16 or bfloat16; got {self.scale_dtype!r}.")
-
-    @property
-    def bits(self) -> int:
-        """Bits of one code."""
-        return BITS[self.dtype]
-
-    @property
-    def has_zero(self) -> bool:
-        """Is a zero kept beside each scale?"""
-        return not self.symmetric and self.dtype != "fp8"
-
-    @property
-    def largest(self) -> float:
-        """The largest |x| that may be quantised: scales, zeros and what they give stay finite."""
-        return torch.finfo(self.scale_dtype).max / 2
-
-    def bits_per_number(self, size: int | None = None) -> float:
-        """Bits that one number takes, with its share of scale and zero.
-
-        Args:
-            size: of the group where quant_group does not say: channels, tokens or all numbers.
-        """
-        size = size if self.axis == "tensor" else self.quant_group or size
-        if not _is_positive(size):
-            raise ValueError(f"The size of a group is a whole number, at least 1; got {size!r}.")
-        return self.bits + (1 + self.has_zero) * self.scale_dtype.itemsize * 8 / size
-
-    def bytes_for(self, tokens: int, channels: int) -> int:
-        """Bytes of the codes, scales and zeros of one (tokens, channels): `used_bytes`, predicted."""
-        groups = {
-            "token": tokens * (channels // (self.quant_group or channels)),
-            "channel": channels * (tokens // (self.quant_group or max(tokens, 1))),
-            "tensor": 1,
-        }[self.axis]
-        codes = tokens * -(-channels * self.bits // 8)  # a token's last byte may be filled in part
-        return codes + groups * (1 + self.has_zero) * self.scale_dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -143,6 +71,8 @@ class Quantized:
             dtype: of the result; that of what was quantised when left out.
         """
         dtype = dtype or self.dtype
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ValueError(f"What comes back is of a floating-point dtype; got {dtype!r}.")
         work = _working_dtype(dtype)
         numbers = self._numbers().to(work)
         groups, dim = _in_groups(numbers, self.spec)
@@ -171,6 +101,8 @@ class Quantized:
         """
         if self.spec.axis == "tensor":
             raise ValueError('With axis="tensor" all tokens share one scale; they cannot be cut.')
+        if not 0 <= tokens <= self.tokens:
+            raise ValueError(f"There are {self.tokens} tokens to keep from; got {tokens}.")
         group = self.spec.quant_group or self.tokens
         rest = tokens % group if self.spec.axis == "channel" else 0
         pieces = [self._part(0, tokens - rest, self.spec)]
@@ -310,10 +242,11 @@ def _check_tensor(x, spec) -> None:
 
 def _beside_tokens(x: Tensor, valid: Tensor) -> Tensor:
     """valid (B, tokens) as (B, 1, tokens, 1), for x (B, H, tokens, channels)."""
-    if x.ndim != 4 or valid.dtype != torch.bool or valid.shape != (x.shape[0], x.shape[2]):
+    if not isinstance(valid, Tensor) or valid.dtype != torch.bool or x.ndim != 4:
+        raise ValueError(f"valid is boolean (B, tokens), for x (B, H, tokens, channels); got {valid!r}.")
+    if valid.shape != (x.shape[0], x.shape[2]):
         raise ValueError(
-            "valid is boolean (B, tokens), for x of shape (B, H, tokens, channels); got "
-            f"{valid.dtype} {tuple(valid.shape)} for {tuple(x.shape)}."
+            f"valid is boolean (B, tokens) = {(x.shape[0], x.shape[2])}; got the shape {tuple(valid.shape)}."
         )
     return valid[:, None, :, None]
 
@@ -331,13 +264,6 @@ def _in_groups(x: Tensor, spec: QuantSpec):
             f"divide the number of {along}."
         )
     return x.unflatten(dim, (size // group, group)), dim
-
-
-def _is_positive(value) -> bool:
-    try:
-        return not isinstance(value, bool) and operator.index(value) >= 1
-    except TypeError:
-        return False
 
 
 def _working_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -15,6 +15,7 @@ FOUNDATION = {
     "kvlearn.rope",
     "kvlearn.linear",
     "kvlearn.packing",
+    "kvlearn.quant_spec",
     "kvlearn.quantization",
     "kvlearn.sizing",
 }

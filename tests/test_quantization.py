@@ -289,16 +289,6 @@ def test_effective_bits(spec, bits):
     assert sum(t.untyped_storage().nbytes() for t in q.tensors) * 8 / x.numel() == bits
 
 
-def test_effective_bits_of_a_whole_axis():
-    """Without a quant_group the size of the axis decides."""
-    spec = QuantSpec("int8", quant_group=None, symmetric=True)
-    assert spec.bits_per_number(64) == 8.25
-    assert QuantSpec("int4", "tensor").bits_per_number(64) == 4.5
-    for size in (None, 0, 1.5):
-        with pytest.raises(ValueError, match="size of a group"):
-            spec.bits_per_number(size)
-
-
 # Tokens that stay ----------------------------------------------------------------------------------------
 
 
@@ -356,27 +346,6 @@ def test_rows_are_taken_with_their_scales():
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ({"dtype": "int3"}, "dtype is one of int8, int4, int2, fp8; got 'int3'"),
-        ({"dtype": 4}, "got 4"),
-        ({"axis": "head"}, "axis is"),
-        ({"quant_group": 0}, "quant_group is a whole number, at least 1"),
-        ({"quant_group": -32}, "at least 1"),
-        ({"quant_group": 2.0}, "at least 1"),
-        ({"quant_group": True}, "at least 1"),
-        ({"symmetric": 1}, "symmetric is True or False"),
-        ({"scale_dtype": torch.int8}, "scale_dtype is"),
-        ({"scale_dtype": "float16"}, "scale_dtype is"),
-    ],
-)
-def test_a_spec_that_cannot_be_is_refused(arguments, words):
-    """A typing error that turns up when the first group is full."""
-    with pytest.raises(ValueError, match=words):
-        QuantSpec(**arguments)
-
-
-@pytest.mark.parametrize(
     "x, spec, words",
     [
         (
@@ -402,6 +371,20 @@ def test_what_cannot_be_quantised_is_refused(x, spec, words):
     """A group that does not divide its axis would be cut, or shared with the next row."""
     with pytest.raises(ValueError, match=words):
         quantize(x, spec)
+
+
+def test_what_a_quantized_is_asked_for_may_be_wrong_too():
+    """A cut beyond the end, a whole-number dtype that would floor everything, sizes below 0."""
+    q = quantize(torch.ones(2, 3, 12, 20), QuantSpec("int4", "token", 4))
+    for call, words in (
+        (lambda: q.cut(13), "12 tokens to keep from; got 13"),
+        (lambda: q.cut(-1), "got -1"),
+        (lambda: q.dequantize(torch.int32), "floating-point dtype; got torch.int32"),
+        (lambda: q.dequantize("float16"), "got 'float16'"),
+        (lambda: quantize(torch.ones(2, 3, 12, 20), q.spec, "all"), "valid is boolean"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def test_no_tokens_are_no_bytes():

@@ -69,8 +69,10 @@ class QuantizedCache(KVCache):
     ):
         arguments.check_sizes(config, batch_size, max_length)
         _check_scheme(keys, values, residual, config.head_dim)
-        self.keys, self.values, self.residual = keys, values, residual
+        self.keys, self.values, self.residual = keys, values, int(residual)
         super().__init__(config, batch_size, max_length=max_length, dtype=dtype, device=device)
+        if not self.dtype.is_floating_point or self.dtype.itemsize < 2:
+            raise ValueError(f"What is quantised is floating point of 16 bits or more; got {self.dtype}.")
 
     def _start(self, batch_size):
         self._layers = [
