@@ -95,8 +95,8 @@ APPLY_ROPE = Exercise(
             "neighbouring coordinates were paired",
             mistakes.neighbours,
             "Pairs (0, 1), (2, 3), ... are the layout of the paper and of Meta's own files. Here, as in "
-            "Hugging Face's Llama checkpoints, a coordinate of the first half goes with its like in the second "
-            "half.",
+            "Hugging Face's Llama checkpoints, a coordinate of the first half goes with its like in the "
+            "second half.",
         ),
         Misconception(
             "the positions were not used: counting began at 0",
