@@ -65,6 +65,7 @@ from kvlearn.checks import (
     lesson_03,
     lesson_04,
     lesson_05,
+    lesson_06,
     lesson_07,
     lesson_08,
 )
@@ -97,7 +98,7 @@ __all__ = [
     "judge",
 ]
 
-LESSONS = (lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_07, lesson_08)
+LESSONS = (lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_06, lesson_07, lesson_08)
 REGISTRY: dict[str, Exercise] = {}
 for _lesson in LESSONS:
     for _exercise in _lesson.EXERCISES:

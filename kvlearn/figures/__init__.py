@@ -10,6 +10,7 @@ with a caption and alt text. As the last line of a cell a picture shows itself; 
 from kvlearn.figures.cache import cache_frame, cache_frames
 from kvlearn.figures.decoder import decoder_map, turned_pairs, work_area
 from kvlearn.figures.diagrams import heads_diagram, rope_clock, score_by_distance
+from kvlearn.figures.intensity import intensity_bars
 from kvlearn.figures.matrices import attention_map, mask_compare, mask_map, tensor_diff
 from kvlearn.figures.plots import bars, memory_timeline, time_per_token
 from kvlearn.figures.quantization import magnitude_map, window_map
@@ -29,6 +30,7 @@ __all__ = [
     "course_path",
     "decoder_map",
     "heads_diagram",
+    "intensity_bars",
     "magnitude_map",
     "mask_compare",
     "mask_map",
