@@ -4,11 +4,13 @@
     decoder, tokenizer = load("path/to/checkpoint")         a Llama folder of Hugging Face
     decoder, tokenizer = load("path/to/model.gguf")         a llama GGUF file
     decoder, tokenizer = load("tiny")                       random weights, seeded; no file, no network
+    decoder, _ = load("recall")                             trained to recall pairs (see kvlearn.recall); here
 
 SmolLM2-135M-Instruct (Allal et al. 2025, arXiv 2502.02737; Apache-2.0) has 30 layers, 9 query heads, 3
 key/value heads and head_dim 64: 46,080 bytes of cache a token in float32.
 """
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable
@@ -18,14 +20,16 @@ import torch
 from torch import Tensor
 
 from kvlearn.attention import attention as library_attention
-from kvlearn.checkpoint import SUPPORTED, ModelError, assemble, config_from_fields, load_folder
+from kvlearn.checkpoint import assemble, load_folder, read_json
 from kvlearn.decoder import Decoder, DecoderConfig
+from kvlearn.families import SUPPORTED, ModelError, config_from_fields
 from kvlearn.gguf_file import GGUFFile
 from kvlearn.model_store import DEFAULT, MODELS, ModelUnavailable, fetch
 from kvlearn.rope import apply_rope
 from kvlearn.tokenizer import Tokenizer, byte_tokenizer, from_folder, from_gguf
 
 REQUIRE = "KVLEARN_REQUIRE_MODEL"
+RECALL_FOLDER = Path(__file__).parent / "recall_model"  # made by benchmarks/train_recall.py
 
 # Layers, heads and head_dim of the real model, so that a cache has its shapes and bytes; narrow elsewhere.
 TINY = DecoderConfig(
@@ -51,15 +55,16 @@ def load(
     """A model and its tokenizer.
 
     Args:
-        name_or_folder: "smollm2-135m", "tiny", a Hugging Face folder or a .gguf file. A folder that is called
-            like a model is loaded as "./tiny".
+        name_or_folder: "smollm2-135m", "tiny", "recall", a Hugging Face folder or a .gguf file. A folder that
+            is called like a model is loaded as "./tiny".
         attention, rope: put into the decoder, see `Decoder`.
         dtype: of the weights, a floating-point type.
         device: of the weights; the CPU when left out.
 
     Returns:
-        The decoder, its weights frozen (`requires_grad` is False), and the tokenizer. The tokenizer is None,
-        with a warning, where a folder has no tokenizer.json or a GGUF one of a kind that is not built here.
+        The decoder, its weights frozen (`requires_grad` is False), and the tokenizer. The tokenizer is None
+        for "recall", whose ids are no text; and, with a warning, where a folder has no tokenizer.json or a
+        GGUF one of a kind that is not built here.
 
     Raises:
         ModelError (a ValueError): a model of another family, or files that are missing, cut short, damaged
@@ -71,6 +76,8 @@ def load(
     functions = {"attention": attention, "rope": rope}
     if name_or_folder == "tiny":
         return _tiny(dtype, device, **functions), byte_tokenizer()
+    if name_or_folder == "recall":
+        return _recall(dtype, device, **functions), None
     path = fetch(name_or_folder) if name_or_folder in MODELS else Path(name_or_folder)
     if path.is_dir():
         decoder, tokenizer = load_folder(path, dtype, device, **functions), from_folder(path)
@@ -81,8 +88,8 @@ def load(
         tokenizer = from_gguf(file.metadata)
     else:
         raise ModelError(
-            f"{str(name_or_folder)!r} is neither a model's name ({', '.join(MODELS)}, tiny) nor a folder or "
-            f"file that is there. {SUPPORTED}."
+            f"{str(name_or_folder)!r} is neither a model's name ({', '.join(MODELS)}, tiny, recall) nor a "
+            f"folder or file that is there. {SUPPORTED}."
         )
     if tokenizer is None:
         warnings.warn(f"{path} has no tokenizer that kvlearn can build; feed token ids.", stacklevel=2)
@@ -113,6 +120,19 @@ def load_or_tiny(
             raise
         print(f"Running on a tiny model with random weights, so its text means nothing. {error}")
     return load("tiny", attention, rope, dtype, device)
+
+
+def _recall(dtype: torch.dtype, device: torch.device, **functions: Callable) -> Decoder:
+    """The model that ships with the package, once its checksum is that of its recipe."""
+    recipe = read_json(RECALL_FOLDER / "recipe.json")
+    path = RECALL_FOLDER / "model.safetensors"
+    found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+    if found != recipe.get("sha256"):
+        raise ModelError(
+            f"{path} is damaged: its SHA-256 is {found}, and recipe.json says {recipe.get('sha256')}. "
+            "Install kvlearn again."
+        )
+    return load_folder(RECALL_FOLDER, dtype, device, **functions)
 
 
 def model_is_required() -> bool:

@@ -23,6 +23,8 @@ assert cached.tokens == kvlearn.generate(model, [[1, 2, 3]], 4).tokens
 for module in pkgutil.walk_packages([str(home)], "kvlearn."):
     importlib.import_module(module.name)
 kvlearn.hint("split_heads")
+recall, _ = kvlearn.load("recall")
+assert recall(torch.tensor([[0, 1, 513, 2, 514, 3, 515, 4, 516, 3]]))[0, -1].argmax() == 515
 print("works")
 """
 
