@@ -34,7 +34,7 @@ def results():
         "model": "a model",
         "schemes": SCHEMES,
         "passkey": cells("recall", 0.0, 1.0, ("128", "2048")),
-        "perplexity": cells("perplexity", 8.0, 12.0, ("128", "2048")),
+        "perplexity": cells("ratio", 1.0, 3.0, ("128", "2048")),
         "pairs": cells("accuracy", 0.0, 1.0, ("4", "256")),
     }
 
@@ -49,8 +49,8 @@ def test_recall_and_perplexity_are_those_of_the_record(results):
     left, right = (lines(ax) for ax in picture.axes)
     assert list(left) == list(right) == ["exact", "int2, by token"]
     assert left["int2, by token"].get_ydata().tolist() == [0.5, 0.0]
-    assert right["exact"].get_ydata().tolist() == pytest.approx([12.0, 11.6])
-    assert "recalled" in picture.axes[0].get_ylabel() and "perplexity" in picture.axes[1].get_ylabel()
+    assert right["exact"].get_ydata().tolist() == pytest.approx([3.0, 2.8])
+    assert "recalled" in picture.axes[0].get_ylabel() and "/ exact" in picture.axes[1].get_ylabel()
     assert "Recorded on 2026-01-02" in picture.caption
     assert "int2, by token 0.50 at 128, 0.00 at 2048" in picture.alt
 
