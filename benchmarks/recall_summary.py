@@ -103,21 +103,29 @@ def table(figures: dict) -> str:
         "SmolLM2-135M reads a text exactly; then its cache is quantised, and it is asked for a five-digit "
         f"pass key in the text ({', '.join(map(str, counts))} texts of {', '.join(lengths)} tokens). Beside "
         "the share of pass keys recalled, the perplexity over the same cache of words that follow instead. "
-        "The last columns are the tiny model that is trained to recall pairs: the share of right values by "
-        "number of pairs. A scheme is named by code; by token, KIVI-style or one scale a tensor; newest "
-        "tokens that stay exact; and the side, if only one.",
+        "A scheme is named by code; by token, KIVI-style or one scale a tensor; newest tokens that stay "
+        "exact; and the side, if only one. Bits are those of a quantised number with its share of scales.",
         "",
-        "| scheme | bits | "
-        + " | ".join([f"recall {n}" for n in lengths] + [f"ppl {n}" for n in lengths])
-        + " | "
-        + " | ".join(f"{n} pairs" for n in pairs)
-        + " |",
-        "|---|" + "--:|" * (1 + 2 * len(lengths) + len(pairs)),
+        _row(["scheme", "bits", *(f"recall {n}" for n in lengths), *(f"perplexity {n}" for n in lengths)]),
+        "|---|" + "--:|" * (1 + 2 * len(lengths)),
     ]
     for name, facts in figures["schemes"].items():
-        cells = [f"{facts['bits_of_a_quantised_number']:g}"]
+        cells = [name, f"{facts['bits_of_a_quantised_number']:g}"]
         cells += [f"{figures['passkey'][name][n]['recall']:.2f}" for n in lengths]
         cells += [f"{figures['perplexity'][name][n]['perplexity']:.2f}" for n in lengths]
-        cells += [f"{figures['pairs'][name][n]['accuracy']:.3f}" for n in pairs]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append(_row(cells))
+    lines += [
+        "",
+        "The tiny model that is trained to recall pairs of a key and a value: the share of right values by "
+        "number of pairs.",
+        "",
+        _row(["scheme", *pairs]),
+        "|---|" + "--:|" * len(pairs),
+    ]
+    for name in figures["schemes"]:
+        lines.append(_row([name, *(f"{figures['pairs'][name][n]['accuracy']:.3f}" for n in pairs)]))
     return "\n".join([*lines, "", LAYOUT])
+
+
+def _row(cells) -> str:
+    return f"| {' | '.join(cells)} |"
