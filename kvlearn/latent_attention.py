@@ -78,11 +78,17 @@ class LatentAttention(nn.Module):
 
     Args:
         config: the sizes.
-        layer: its number in the cache.
+        layer: its number in the cache, 0 to num_layers - 1.
+
+    Raises:
+        ValueError: another kind of config, or a layer that it does not have.
     """
 
     def __init__(self, config: LatentConfig, layer: int = 0):
         super().__init__()
+        if not isinstance(config, LatentConfig):
+            raise ValueError(f"LatentAttention is made with a LatentConfig; got a {type(config).__name__}.")
+        arguments.check_layer(layer, config.num_layers)
         self.config, self.layer = config, layer
         hidden, heads, query_width = config.hidden_size, config.num_heads, config.head_dim
         if config.query_latent_dim is None:
@@ -111,7 +117,7 @@ class LatentAttention(nn.Module):
             (B, L, hidden_size), the same numbers either way up to rounding.
 
         Raises:
-            ValueError: x of another width, positions that do not fit, or what the cache refuses.
+            ValueError: x of another width or dtype, positions that do not fit, or what the cache refuses.
         """
         positions = self._check(x, positions, cache)
         q_nope, q_rope = self.queries(x, positions)
@@ -178,6 +184,8 @@ class LatentAttention(nn.Module):
                 "LatentAttention takes hidden states (batch, length, hidden_size) with hidden_size="
                 f"{self.config.hidden_size}; got {got}."
             )
+        if x.dtype != self.o_proj.weight.dtype:
+            raise ValueError(f"x is {x.dtype} and the layer's weights are {self.o_proj.weight.dtype}.")
         batch, length = x.shape[:2]
         if cache is not None:
             self._check_cache(cache, batch)

@@ -30,10 +30,12 @@ def mean_pool_heads(projection: Tensor, head_dim: int, num_kv_heads: int) -> Ten
         (num_kv_heads * D, hidden_size) or (num_kv_heads * D,), a new tensor.
 
     Raises:
-        ValueError: rows that are not whole heads, or heads that do not make even groups.
+        ValueError: no matrix of floats, rows that are not whole heads, or heads that do not make even groups.
     """
+    if not isinstance(projection, Tensor) or projection.ndim == 0 or not projection.is_floating_point():
+        raise ValueError(f"A projection is a matrix of floating-point numbers; got {projection!r:.60}.")
     rows = projection.shape[0]
-    if not arguments.is_whole(head_dim) or head_dim < 1 or rows % head_dim:
+    if rows == 0 or not arguments.is_whole(head_dim) or head_dim < 1 or rows % head_dim:
         raise ValueError(f"{rows} rows are not a whole number of heads of head_dim={head_dim!r}.")
     _check_groups(rows // head_dim, num_kv_heads)
     heads = projection.unflatten(0, (num_kv_heads, -1, head_dim))  # (new heads, heads in a group, D, ...)

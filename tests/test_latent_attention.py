@@ -232,6 +232,12 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
         layer(x[..., :19])
     with pytest.raises(ValueError, match="got a list"):
         layer([1, 2])
+    with pytest.raises(ValueError, match="x is torch.float32 and the layer's weights are torch.float64"):
+        layer(x.float())
+    with pytest.raises(ValueError, match="The cache has layers 0 to 0; got layer 1"):
+        LatentAttention(layer.config, 1)
+    with pytest.raises(ValueError, match="made with a LatentConfig; got a dict"):
+        LatentAttention(SIZES)
     with pytest.raises(ValueError, match=r"stores \(5, 11\) and \(5, 11\). LatentCache\(layer.config\) fits"):
         layer(x, cache=GrowingCache(layer.config, 2, dtype=torch.float64))
     with pytest.raises(ValueError, match="A cache is made before it is given"):

@@ -85,6 +85,10 @@ def attention_flops(shape: sizing.ModelShape) -> int:
     sum: two operations each. Latent attention is counted absorbed: each head reads the latent with the rotary
     key as a key, and the latent again as a value.
     """
+    if not isinstance(shape, sizing.ModelShape):
+        raise ValueError(
+            f"This takes a ModelShape, such as sizing.model('llama-3-8b'); got a {type(shape).__name__}."
+        )
     if shape.latent:
         key_width, value_width = shape.latent_dim + shape.rope_dim, shape.latent_dim
     else:
@@ -103,8 +107,8 @@ def attention_intensity(shape: sizing.ModelShape, dtype="bf16", queries: int = 1
         dtype: what the cache stores; see `sizing.cache_type`.
         queries: tokens that a row brings in this step; more than one where a draft is verified.
     """
+    operations = sizing.read_whole(queries, "queries") * attention_flops(shape)
     one_layer = shape.but(num_layers=1, windows=None, shared_layers=0)
-    operations = sizing.read_whole(queries, "queries") * attention_flops(one_layer)
     return operations / sizing.bytes_per_token(one_layer, dtype)
 
 

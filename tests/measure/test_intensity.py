@@ -61,3 +61,6 @@ def test_windows_and_layers_do_not_change_it():
     assert attention_intensity(shape) == 2
     with pytest.raises(ValueError, match="queries"):
         attention_intensity(shape, queries=0)
+    for function in (attention_flops, attention_intensity):
+        with pytest.raises(ValueError, match="takes a ModelShape.*got a str"):
+            function("llama-3-8b")
