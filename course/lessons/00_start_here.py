@@ -303,7 +303,7 @@ result = kvlearn.check("split_heads", split_heads)
 # lessons after them take one trick of LLM serving each.
 
 # %%
-figures.course_path(ready=5)
+figures.course_path(ready=9)
 
 # %% [markdown]
 # The tricks look like a zoo until you ask of each: *which limit of the cache
@@ -314,10 +314,10 @@ figures.course_path(ready=5)
 # | the KV cache itself | without it each step computes every old key and value again | every serving engine | **04** |
 # | preallocated storage | a cache that grows by concatenation copies the whole history at each step | gpt-fast, `StaticCache` of transformers | **04** |
 # | chunked prefill | a long prompt holds up everybody else's next token | vLLM | **04**, 11 |
-# | sizing | bytes grow with tokens × texts, and decide how many texts fit at all | | 05 |
-# | MQA, GQA, MLA: fewer or smaller keys and values | every head stores a key and a value of its own | Llama 3 (GQA), DeepSeek-V2 (MLA) | 06 |
-# | sliding windows | the cache grows with the text, without end | Mistral 7B | 07 |
-# | quantised cache | each number takes two or four bytes, to store and to read at each step | KIVI, llama.cpp | 08 |
+# | sizing | bytes grow with tokens × texts, and decide how many texts fit at all | | **05** |
+# | MQA, GQA, MLA: fewer or smaller keys and values | every head stores a key and a value of its own | Llama 3 (GQA), DeepSeek-V2 (MLA) | **06** |
+# | sliding windows | the cache grows with the text, without end | Mistral 7B | **07** |
+# | quantised cache | each number takes two or four bytes, to store and to read at each step | KIVI, llama.cpp | **08** |
 # | pages | room kept free for the longest possible text lies idle | vLLM (PagedAttention) | 09 |
 # | shared prefixes | the same opening is computed and stored once for each text | vLLM, SGLang (RadixAttention) | 10 |
 # | continuous batching, preemption | memory bounds the texts at a time, and they end at different times | vLLM | 11 |
@@ -336,8 +336,8 @@ figures.course_path(ready=5)
 # - **Where you write.** `dev.py lab` lays a copy of each exercise into
 #   `work/` once. That copy is yours: no update ever touches it. Work there.
 # - **The rhythm.** Read a lesson and run it; change a number and run it
-#   again; then do its exercises in `work/`. A lesson takes about an hour, its
-#   exercises about another.
+#   again; then do its exercises in `work/`. A lesson takes an hour, or an hour
+#   and a half; its exercises take as long again.
 # - **Stuck?** Read the message of the check, then `kvlearn.hint(...)`, then
 #   the section of the lesson. The answers are in `solutions/`, one notebook a
 #   lesson. They are most useful after an honest try.
