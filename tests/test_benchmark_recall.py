@@ -173,3 +173,28 @@ def test_perplexities_are_compared_window_by_window():
     assert cell["perplexity"] == pytest.approx(np.exp(2.1), abs=1e-4)
     assert cell["ratio"] == pytest.approx(np.exp(0.1), abs=1e-4)
     assert cell["ratio_interval"] == pytest.approx([np.exp(0.1)] * 2, abs=1e-4)
+
+
+def test_figures_are_those_of_their_scheme_and_length():
+    """Would catch a length's samples under another length, and seeds that do not say whose numbers follow."""
+    samples = [
+        {"probe": "passkey", "length": length, "seed": seed, "wall_seconds": 2, "processor_seconds": 1,
+         "schemes": {name: [name != "int2 token 0" or seed == 0, -length, seed + 1.0] for name in BY_NAME}}
+        for seed in (1, 0) for length in benchmark.SAMPLES
+    ] + [
+        {"probe": "pairs", "length": pairs, "seed": 0, "wall_seconds": 2, "processor_seconds": 1,
+         "schemes": {name: [0.5 if name == "int4 tensor" else 1.0] * 3 for name in BY_NAME}}
+        for pairs in benchmark.TEXTS
+    ]  # fmt: skip
+    figures = benchmark.figures(samples, {"filler": {}, "recall_model_sha256": "0"})
+    assert figures["passkey"]["int2 token 0"]["512"]["each_right"] == [1, 0]
+    assert figures["passkey"]["exact"]["1024"]["log_probability"] == -1024
+    assert figures["perplexity"]["exact"]["128"]["each_loss"] == [1.0, 2.0]
+    assert figures["seeds"]["passkey"]["512"] == [0, 1] and figures["complete"] is False
+    assert figures["pairs"]["int4 tensor"]["64"]["change"] == -0.5
+    assert figures["wall_seconds"] == 2 * len(samples)
+    text = summary.as_json(figures)
+    assert json.loads(text) == json.loads(json.dumps(figures))
+    assert any('"samples"' in line and '"each_right"' in line for line in text.splitlines())
+    rows = [line for line in summary.table(figures).splitlines() if line.startswith("| int2 token 0 |")]
+    assert rows[0].startswith("| int2 token 0 | 3 | 0.50 | 0.50 | 0.50 | 0.50 | 4.48 |") and len(rows) == 2
