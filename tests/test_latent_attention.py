@@ -115,6 +115,10 @@ def test_positions_go_on_from_the_cache_and_each_layer_has_its_own_place():
     cache = LatentCache(layers[0].config, dtype=torch.float64)
     steps = [layers[1](layers[0](token, cache=cache), cache=cache) for token in x.split(1, dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, rtol=0, atol=1e-12)
+    cache.reset()
+    first = layers[1](x, cache=cache)  # whichever layer of a step comes first
+    torch.testing.assert_close(first, layers[1](x), rtol=0, atol=1e-12)
+    layers[0](x, cache=cache)
     cache.truncate(4)
     torch.testing.assert_close(layers[0](x[:, 4:], cache=cache), layers[0](x)[:, 4:], rtol=0, atol=1e-12)
 
