@@ -10,6 +10,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest  # noqa: E402
+import setuptools  # noqa: E402, F401  nbgrader needs it, and it must come before any import of distutils
 from hypothesis import settings  # noqa: E402
 
 # The same examples on every run, so that a red run can be repeated; no deadline, because a loaded

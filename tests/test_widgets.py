@@ -108,6 +108,7 @@ def test_the_memory_planner_counts_what_is_chosen():
     assert "Not even one sequence fits" in panel.picture.caption
 
 
+@pytest.mark.slow  # a figure for each model
 def test_the_memory_planner_stands_every_choice():
     """Would catch an error inside a callback, which a front end swallows: groups that divide no head."""
     panel = widgets.memory_planner()

@@ -48,6 +48,8 @@ def test_right_caches_pass(make_cache, capsys):
     assert f"all {len(RULES)} rules" in result.message and "\n" not in result.message
 
 
+# Who changes the suite runs all of it; the inner loop needs to know that right caches pass.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, words", BROKEN, ids=[kind.__name__ for kind, _ in BROKEN])
 def test_broken_caches_are_told_what_is_wrong(kind, words):
     """Each classic bug is rejected by the rule that it breaks, in words that point at it."""
@@ -55,6 +57,7 @@ def test_broken_caches_are_told_what_is_wrong(kind, words):
         assert word in complaint(kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_rule_rejects_something(rule):
     """A rule that no broken cache breaks may be a rule that checks nothing."""
