@@ -104,7 +104,8 @@ def table(figures: dict) -> str:
         f"pass key in the text ({', '.join(map(str, counts))} texts of {', '.join(lengths)} tokens). Beside "
         "the share of pass keys recalled, the perplexity over the same cache of words that follow instead. "
         "A scheme is named by code; by token, KIVI-style or one scale a tensor; newest tokens that stay "
-        "exact; and the side, if only one. Bits are those of a quantised number with its share of scales.",
+        "exact; and the side, if only one. Bits are those of a quantised number with its share of scales. "
+        "Perplexities compare within a column: where there are fewer texts, the words are others too.",
         "",
         _row(["scheme", "bits", *(f"recall {n}" for n in lengths), *(f"perplexity {n}" for n in lengths)]),
         "|---|" + "--:|" * (1 + 2 * len(lengths)),
@@ -124,7 +125,11 @@ def table(figures: dict) -> str:
     ]
     for name in figures["schemes"]:
         lines.append(_row([name, *(f"{figures['pairs'][name][n]['accuracy']:.3f}" for n in pairs)]))
-    return "\n".join([*lines, "", LAYOUT])
+    cost = (
+        f"The run took {figures['processor_seconds'] / 60:.0f} minutes of processor time, in "
+        f"{figures['wall_seconds'] / 60:.0f} minutes on a machine that others used too."
+    )
+    return "\n".join([*lines, "", LAYOUT, "", cost])
 
 
 def _row(cells) -> str:

@@ -198,3 +198,14 @@ def test_figures_are_those_of_their_scheme_and_length():
     assert any('"samples"' in line and '"each_right"' in line for line in text.splitlines())
     rows = [line for line in summary.table(figures).splitlines() if line.startswith("| int2 token 0 |")]
     assert rows[0].startswith("| int2 token 0 | 3 | 0.50 | 0.50 | 0.50 | 0.50 | 4.48 |") and len(rows) == 2
+
+
+def test_the_record_is_that_of_these_schemes():
+    """Would catch a record of a run that ended early, or of other schemes than the lesson names."""
+    record = json.loads((benchmark.HERE / "recall.json").read_text())
+    assert record["complete"] and list(record["schemes"]) == list(BY_NAME)
+    for probe, sizes in (("passkey", benchmark.SAMPLES), ("pairs", benchmark.TEXTS)):
+        for name in BY_NAME:
+            counts = {int(size): cell["samples"] for size, cell in record[probe][name].items()}
+            assert counts == sizes
+    assert record["filler"]["python"] and len(record["commit"]) == 40
