@@ -17,6 +17,8 @@ from kvlearn.decoder_config import DecoderConfig
 from kvlearn.families import FAMILIES, ModelError, config_from_fields
 from kvlearn.rope import RopeScaling, apply_rope, rotary_angles
 
+pytestmark = pytest.mark.slow  # makes and runs a transformers model of each family
+
 THETA = 700.0
 PLAIN = {"rope_theta": THETA, "rope_type": "default"}
 LLAMA3 = {

@@ -19,6 +19,8 @@ from kvlearn import GrowingCache
 from kvlearn.hf import cache_config, prepare, to_hf
 from kvlearn.model_store import fetch
 
+pytestmark = pytest.mark.slow  # generates with transformers many times over
+
 # --- Text equals DynamicCache's ---
 
 

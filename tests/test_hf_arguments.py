@@ -12,6 +12,8 @@ from tiny_models import SIZES
 from kvlearn import GrowingCache, StaticCache
 from kvlearn.hf import cache_config, prepare, to_hf
 
+pytestmark = pytest.mark.slow  # generates with transformers many times over
+
 
 def test_what_to_hf_refuses():
     """A class, a wrapped cache, transformers' own, and one that only looks like a cache: a sentence each."""

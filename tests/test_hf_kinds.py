@@ -15,6 +15,8 @@ from kvlearn.cache import QuantizedCache, SlidingWindowCache
 from kvlearn.hf import cache_config, prepare, to_hf
 from kvlearn.quantization import QuantSpec
 
+pytestmark = pytest.mark.slow  # generates with transformers many times over
+
 KEYS, VALUES = (
     QuantSpec("int4", axis="channel", quant_group=4),
     QuantSpec("int4", axis="token", quant_group=5),

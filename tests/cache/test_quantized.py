@@ -456,6 +456,7 @@ SCHEMES = {
 }
 
 
+@pytest.mark.slow  # the whole suite, three times
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_it_keeps_the_contract(scheme, capsys):
     """Every rule that every cache keeps, lossy ones included."""

@@ -14,6 +14,7 @@ from kvlearn.checks.compare import is_tensor
 from kvlearn.checks.engine import undisturbed
 
 EXERCISES = list(REGISTRY.values())
+HEAVY = {"changed_layers", "your_own_llm", "quantized_cache", "sliding_window_cache"}
 every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
 every_seed = pytest.mark.parametrize(
     "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
@@ -115,12 +116,12 @@ def test_other_right_answers_pass(exercise, seed):
 @pytest.mark.parametrize(
     "exercise, seed",
     [
-        # changed_layers runs decoders: some twenty seconds for its bank
+        # caches and decoders: from four to twenty seconds for the bank of one
         pytest.param(
             e,
             seed,
             id=f"{seed}-{e.name}",
-            marks=[pytest.mark.slow] * (seed > 0 or e.name == "changed_layers"),
+            marks=[pytest.mark.slow] * (seed > 0 or e.name in HEAVY),
         )
         for e, seed in itertools.product(EXERCISES, range(3))
     ],

@@ -150,6 +150,7 @@ def test_a_change_is_far_from_rounding_and_from_a_wide_tolerance(seed):
                 assert all(size < 1e-14 or size > 0.1 for size in sizes)
 
 
+@pytest.mark.slow  # runs decoders
 @pytest.mark.parametrize(
     "same, misconception",
     [
