@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kvlearn.cache import arguments
 from kvlearn.rope import RopeScaling
+from kvlearn.values import is_number, is_whole
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class DecoderConfig:
             "vocab_size hidden_size num_layers num_heads num_kv_heads head_dim intermediate_size max_position"
         ).split():
             size = getattr(self, name)
-            if not arguments.is_whole(size):
+            if not is_whole(size):
                 raise ValueError(f"{name} is a whole number; got {size!r}.")
             if size < 1:
                 raise ValueError(f"{name} must be at least 1; got {size}.")
-        if not arguments.is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
+        if not is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
             raise ValueError(f"rope_theta is a number above 0; got {self.rope_theta!r}.")
-        if not arguments.is_number(self.norm_eps) or not 0 <= self.norm_eps < float("inf"):
+        if not is_number(self.norm_eps) or not 0 <= self.norm_eps < float("inf"):
             raise ValueError(f"norm_eps is a number, 0 or above; got {self.norm_eps!r}.")
         for name in ("tie_embeddings", "qkv_bias", "qk_norm"):
             if not isinstance(getattr(self, name), bool):
@@ -60,7 +60,7 @@ class DecoderConfig:
             return
         if not isinstance(scaling, RopeScaling):
             raise ValueError(f"rope_scaling is a kvlearn.rope.RopeScaling or None; got {scaling!r}.")
-        if not all(arguments.is_number(value) and 0 < value < float("inf") for value in scaling):
+        if not all(is_number(value) and 0 < value < float("inf") for value in scaling):
             raise ValueError(f"The numbers of rope_scaling are above 0; got {scaling}.")
         if not scaling.low_freq_factor < scaling.high_freq_factor:
             raise ValueError(f"low_freq_factor should be below high_freq_factor; got {scaling}.")
@@ -72,7 +72,7 @@ class DecoderConfig:
                 f"empty; got {self.windows!r}."
             )
         for window in self.windows:
-            if window is not None and (not arguments.is_whole(window) or window < 1):
+            if window is not None and (not is_whole(window) or window < 1):
                 raise ValueError(f"A window is a whole number, at least 1, or None; got {window!r}.")
 
     @property

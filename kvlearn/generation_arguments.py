@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import torch
 
-from kvlearn.cache.arguments import check_is_cache, is_number, is_whole
+from kvlearn.cache.arguments import check_is_cache
 from kvlearn.cache.base import KVCache
 from kvlearn.decoder import Decoder
+from kvlearn.values import is_number, is_whole
 
 
 def as_rows(model: Decoder, prompts) -> list[list[int]]:

@@ -31,6 +31,7 @@ from kvlearn.cache import arguments
 from kvlearn.decoder import RMSNorm
 from kvlearn.linear import Linear
 from kvlearn.rope import apply_rope
+from kvlearn.values import is_number, is_whole
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,13 @@ class LatentConfig:
         for field in fields(self):
             size = getattr(self, field.name)
             if field.type is int or (field.name == "query_latent_dim" and size is not None):
-                if not arguments.is_whole(size) or size < 1:
+                if not is_whole(size) or size < 1:
                     raise ValueError(f"{field.name} is a whole number, at least 1; got {size!r}.")
         if self.rope_dim % 2:
             raise ValueError(f"RoPE turns pairs of coordinates, so rope_dim is even; got {self.rope_dim}.")
-        if not arguments.is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
+        if not is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
             raise ValueError(f"rope_theta is a number above 0; got {self.rope_theta!r}.")
-        if not arguments.is_number(self.norm_eps) or not 0 <= self.norm_eps < float("inf"):
+        if not is_number(self.norm_eps) or not 0 <= self.norm_eps < float("inf"):
             raise ValueError(f"norm_eps is a number, 0 or above; got {self.norm_eps!r}.")
 
     @property

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from kvlearn.cache import arguments
 from kvlearn.decoder import Decoder
+from kvlearn.values import is_whole
 
 
 def mean_pool_heads(projection: Tensor, head_dim: int, num_kv_heads: int) -> Tensor:
@@ -35,7 +35,7 @@ def mean_pool_heads(projection: Tensor, head_dim: int, num_kv_heads: int) -> Ten
     if not isinstance(projection, Tensor) or projection.ndim == 0 or not projection.is_floating_point():
         raise ValueError(f"A projection is a matrix of floating-point numbers; got {projection!r:.60}.")
     rows = projection.shape[0]
-    if rows == 0 or not arguments.is_whole(head_dim) or head_dim < 1 or rows % head_dim:
+    if rows == 0 or not is_whole(head_dim) or head_dim < 1 or rows % head_dim:
         raise ValueError(f"{rows} rows are not a whole number of heads of head_dim={head_dim!r}.")
     _check_groups(rows // head_dim, num_kv_heads)
     heads = projection.unflatten(0, (num_kv_heads, -1, head_dim))  # (new heads, heads in a group, D, ...)
@@ -71,7 +71,7 @@ def pool_kv_heads(decoder: Decoder, num_kv_heads: int) -> Decoder:
 
 
 def _check_groups(old: int, new) -> None:
-    if not arguments.is_whole(new) or new < 1 or old % new:
+    if not is_whole(new) or new < 1 or old % new:
         raise ValueError(
             f"{old} key/value heads make even groups for {_divisors(old)} new ones; got num_kv_heads={new!r}."
         )

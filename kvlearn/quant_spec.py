@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kvlearn.values import is_whole
+
 BITS = {"int8": 8, "int4": 4, "int2": 2, "fp8": 8}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of scales and zeros
 
@@ -37,7 +39,7 @@ class QuantSpec:
             raise ValueError(f"dtype is one of {', '.join(BITS)}; got {self.dtype!r}.")
         if self.axis not in ("token", "channel", "tensor"):
             raise ValueError(f'axis is "token", "channel" or "tensor"; got {self.axis!r}.')
-        if self.quant_group is not None and not _is_positive(self.quant_group):
+        if self.quant_group is not None and (not is_whole(self.quant_group) or self.quant_group < 1):
             raise ValueError(
                 f"quant_group is a whole number, at least 1, or None for all; got {self.quant_group!r}."
             )
@@ -70,7 +72,7 @@ class QuantSpec:
             size: of the group where quant_group does not say: channels, tokens or all numbers.
         """
         size = size if self.axis == "tensor" else self.quant_group or size
-        if not _is_positive(size):
+        if not is_whole(size) or size < 1:
             raise ValueError(f"The size of a group is a whole number, at least 1; got {size!r}.")
         return self.bits + (1 + self.has_zero) * self.scale_dtype.itemsize * 8 / size
 
@@ -85,10 +87,3 @@ class QuantSpec:
         }[self.axis]
         codes = tokens * -(-channels * self.bits // 8)  # a token's last byte may be filled in part
         return codes + groups * (1 + self.has_zero) * self.scale_dtype.itemsize
-
-
-def _is_positive(value) -> bool:
-    try:
-        return not isinstance(value, bool) and operator.index(value) >= 1
-    except TypeError:
-        return False

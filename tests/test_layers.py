@@ -18,6 +18,7 @@ FOUNDATION = {
     "kvlearn.quant_spec",
     "kvlearn.quantization",
     "kvlearn.sizing",
+    "kvlearn.values",
 }
 CONTRACT = {"kvlearn.cache", "kvlearn.cache.base", "kvlearn.cache.arguments"}
 ON_TOP = {"checks", "drills", "figures", "widgets", "cli", "__main__", "doctor"}

@@ -25,6 +25,7 @@ from torch import Tensor
 from kvlearn.cache import arguments
 from kvlearn.cache.base import KVCache
 from kvlearn.quantization import Quantized, QuantSpec, check_numbers, quantize
+from kvlearn.values import is_whole
 
 KEYS = QuantSpec("int4", axis="channel")
 VALUES = QuantSpec("int4", axis="token")
@@ -193,7 +194,7 @@ class _Side:
 
 def _check_scheme(keys, values, residual, head_dim) -> None:
     """Refuse what cannot be quantised token by token, row by row."""
-    if not arguments.is_whole(residual) or residual < 0:
+    if not is_whole(residual) or residual < 0:
         raise ValueError(f"residual is a whole number of tokens, 0 or more; got {residual!r}.")
     if keys is None and values is None:
         raise ValueError("With keys=None and values=None nothing is quantised; GrowingCache does that.")

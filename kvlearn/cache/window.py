@@ -21,6 +21,7 @@ from torch import Tensor
 
 from kvlearn.cache import arguments
 from kvlearn.cache.growing import GrowingCache
+from kvlearn.values import is_whole
 
 
 class SlidingWindowCache(GrowingCache):
@@ -205,7 +206,7 @@ def _windows(config, window: int | None) -> tuple[int | None, ...]:
     """The window of each layer."""
     own = getattr(config, "windows", None) or (None,) * config.num_layers
     if window is not None:
-        if not arguments.is_whole(window) or window < 1:
+        if not is_whole(window) or window < 1:
             raise ValueError(
                 f"A window is a whole number of positions, at least 1 (the query itself), or None for the "
                 f"model's own; got {window!r}."

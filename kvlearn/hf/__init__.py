@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kvlearn.cache import arguments
 from kvlearn.cache.base import KVCache
+from kvlearn.values import is_whole
 
 try:
     import transformers
@@ -47,7 +48,7 @@ def cache_config(model) -> CacheConfig:
 
     def size(name: str) -> int:
         value = getattr(config, name, None)
-        if not arguments.is_whole(value):
+        if not is_whole(value):
             raise ValueError(
                 f"The cache needs {name}, a whole number; the model's {type(config).__name__} says {value!r}."
             )

@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from kvlearn.cache import arguments
 from kvlearn.cache.base import KVCache
+from kvlearn.values import is_whole
 
 PADDED = (
     "The cache has slots that hold no token (padding, or a row that was cut), and transformers would look at "
@@ -125,7 +125,7 @@ class HFCache(transformers.Cache):
             ValueError: a positive number, more slots than there are, or what the cache refuses.
         """
         length = self.cache.length
-        if not arguments.is_whole(tokens_to_remove) or not -length <= tokens_to_remove <= 0:
+        if not is_whole(tokens_to_remove) or not -length <= tokens_to_remove <= 0:
             raise ValueError(
                 f"crop takes minus the number of slots to drop, and the cache holds {length}; got "
                 f"{tokens_to_remove!r}. To keep so many slots: cache.truncate(slots)."

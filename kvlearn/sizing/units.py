@@ -9,6 +9,8 @@ import operator
 import re
 from fractions import Fraction
 
+from kvlearn.values import is_whole
+
 BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "BYTE": 1, "BYTES": 1}
 TOKENS = {"": 1, "K": 2**10, "M": 2**20}
@@ -21,13 +23,10 @@ _NUMBER = re.compile(
 
 def whole(value, name: str, at_least: int = 1) -> int:
     """A whole number as a Python int, or a ValueError that says which one is not."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None:
+    if not is_whole(value):
         shown = repr(value)
         raise ValueError(f"{name} is a whole number; got {shown if len(shown) < 80 else shown[:77] + '...'}.")
+    number = operator.index(value)
     if abs(number) > LARGEST:
         raise ValueError(f"{name} has more than a hundred digits; that is no size.")
     if number < at_least:
