@@ -2,31 +2,20 @@
 
 import torch
 
-from kvlearn.attention import attention
-from kvlearn.checks.draw import randn
-from kvlearn.checks.engine import Case, Exercise, Misconception
+from kvlearn.checks.engine import Exercise, Misconception
+from kvlearn.checks.prefill import prompt, run_and_count
 
 
 def _cases(generator):
-    def draw(batch, heads, length, dim, chunk, label, dtype=torch.float32):
-        q, k, v = (randn(generator, batch, heads, length, dim, dtype=dtype) for _ in "qkv")
-        return Case({"q": q, "k": k, "v": v, "chunk": chunk}, label)
-
     return [
-        draw(2, 3, 7, 4, 3, "chunks of 3, 3 and 1"),
-        draw(1, 2, 8, 6, 4, "two chunks of 4", torch.float64),
-        draw(2, 1, 5, 6, 8, "one chunk is enough"),
+        prompt(generator, (2, 3, 7, 4), "chunks of 3, 3 and 1", chunk=3),
+        prompt(generator, (1, 2, 8, 6), "two chunks of 4", torch.float64, chunk=4),
+        prompt(generator, (2, 1, 5, 6), "one chunk is enough", chunk=8),
     ]
 
 
 def _observe(answer, case):
-    calls = []
-
-    def attend(q, k, v, mask=None):
-        calls.append([q.shape[2], k.shape[2]])
-        return attention(q, k, v, mask)
-
-    out = answer(attend, *case.inputs.values())
+    out, calls = run_and_count(answer, case)
     if out is None or out is ...:
         return None
     return {"number of calls": len(calls), "queries and keys of each call": calls, "return": out}

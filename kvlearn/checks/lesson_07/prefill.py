@@ -2,34 +2,23 @@
 
 import torch
 
-from kvlearn.attention import attention
-from kvlearn.checks.draw import randn
-from kvlearn.checks.engine import Case, Exercise, Misconception
+from kvlearn.checks.engine import Exercise, Misconception
+from kvlearn.checks.prefill import prompt, run_and_count
 
 BOUND = "most keys in one call, at most window + chunk"
 
 
 def _cases(generator):
-    def draw(batch, heads, length, dim, window, chunk, label, dtype=torch.float32):
-        q, k, v = (randn(generator, batch, heads, length, dim, dtype=dtype) for _ in "qkv")
-        return Case({"q": q, "k": k, "v": v, "window": window, "chunk": chunk}, label)
-
     return [
-        draw(2, 3, 13, 4, 5, 3, "a window of 5, chunks of 3"),
-        draw(1, 2, 11, 6, 3, 4, "chunks longer than the window", torch.float64),
-        draw(3, 1, 9, 4, 2, 1, "token by token"),
-        draw(2, 1, 7, 4, 20, 5, "a window wider than the text"),
+        prompt(generator, (2, 3, 13, 4), "a window of 5, chunks of 3", window=5, chunk=3),
+        prompt(generator, (1, 2, 11, 6), "chunks longer than the window", torch.float64, window=3, chunk=4),
+        prompt(generator, (3, 1, 9, 4), "token by token", window=2, chunk=1),
+        prompt(generator, (2, 1, 7, 4), "a window wider than the text", window=20, chunk=5),
     ]
 
 
 def _observe(answer, case):
-    calls = []
-
-    def attend(q, k, v, mask=None):
-        calls.append([q.shape[2], k.shape[2]])
-        return attention(q, k, v, mask)
-
-    out = answer(attend, *case.inputs.values())
+    out, calls = run_and_count(answer, case)
     if out is None or out is ...:
         return None
     most = max((keys for _, keys in calls), default=0)
