@@ -9,7 +9,7 @@ import torch
 
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception
-from kvlearn.checks.lesson_02.causal import keys_in_words
+from kvlearn.checks.masks import keys_in_words
 
 
 def _attention(q, k, v, mask):

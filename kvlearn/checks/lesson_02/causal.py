@@ -8,18 +8,7 @@ for a chunk).
 import torch
 
 from kvlearn.checks.engine import Case, Exercise, Misconception
-
-
-def keys_in_words(row) -> str:
-    """`keys 0 to 3`, `key 0`, `keys 0, 2` or `no key`, of a row of a boolean mask."""
-    keys = torch.nonzero(row).flatten().tolist()
-    if not keys:
-        return "no key"
-    if len(keys) == 1:
-        return f"key {keys[0]}"
-    if len(keys) > 2 and keys == list(range(keys[0], keys[-1] + 1)):
-        return f"keys {keys[0]} to {keys[-1]}"
-    return f"keys {', '.join(map(str, keys))}"
+from kvlearn.checks.masks import keys_in_words
 
 
 def causal(query_length, key_length):

@@ -7,7 +7,8 @@ of unslothai/unsloth#3699 and huggingface/transformers#22382.
 import torch
 
 from kvlearn.checks.engine import Case, Exercise, Misconception
-from kvlearn.checks.lesson_02.causal import causal, keys_in_words
+from kvlearn.checks.lesson_02.causal import causal
+from kvlearn.checks.masks import explain_query, pairs
 
 
 def _by_position(query_positions, key_positions):
@@ -29,37 +30,33 @@ def _position_cases(generator):
     return [Case({"query_positions": q, "key_positions": k}, label) for q, k, label in cases]
 
 
-def _pairs(query_positions, key_positions):
-    return query_positions[:, None, :, None], key_positions[:, None, None, :]
-
-
 def _padding_seen(query_positions, key_positions):
-    query, key = _pairs(query_positions, key_positions)
+    query, key = pairs(query_positions, key_positions)
     return key <= query
 
 
 def _padding_sees_padding(query_positions, key_positions):
-    query, key = _pairs(query_positions, key_positions)
+    query, key = pairs(query_positions, key_positions)
     return (key <= query) & ((key >= 0) | (query < 0))
 
 
 def _padding_sees_all(query_positions, key_positions):
-    query, key = _pairs(query_positions, key_positions)
+    query, key = pairs(query_positions, key_positions)
     return (key >= 0) & ((key <= query) | (query < 0))
 
 
 def _zero_is_padding(query_positions, key_positions):
-    query, key = _pairs(query_positions, key_positions)
+    query, key = pairs(query_positions, key_positions)
     return (key > 0) & (key <= query)
 
 
 def _strict(query_positions, key_positions):
-    query, key = _pairs(query_positions, key_positions)
+    query, key = pairs(query_positions, key_positions)
     return (key >= 0) & (key < query)
 
 
 def _future(query_positions, key_positions):
-    query, key = _pairs(query_positions, key_positions)
+    query, key = pairs(query_positions, key_positions)
     return (key >= 0) & (key >= query)
 
 
@@ -90,17 +87,6 @@ def _key_query(query_positions, key_positions):
     return _by_position(query_positions, key_positions).transpose(2, 3)
 
 
-def _explain_position(case, got, want):
-    row, _, query = (got != want).any(dim=3).nonzero()[0].tolist()
-    keys = case["key_positions"][row].tolist()
-    position = int(case["query_positions"][row, query])
-    who = f"the padding at query {query}" if position < 0 else f"query {query} (position {position})"
-    return (
-        f"In row {row} the keys are at positions {keys}. There {who} should see "
-        f"{keys_in_words(want[row, 0, query])} and sees {keys_in_words(got[row, 0, query])}."
-    )
-
-
 POSITION_MASK = Exercise(
     name="position_mask",
     lesson=2,
@@ -112,7 +98,7 @@ POSITION_MASK = Exercise(
     signature="position_mask(query_positions, key_positions)",
     reference=_by_position,
     cases=_position_cases,
-    explain=_explain_position,
+    explain=explain_query,
     axes={
         "query_positions": "batch query",
         "key_positions": "batch key",

@@ -7,7 +7,7 @@ ml-explore/mlx-lm#390.
 import torch
 
 from kvlearn.checks.engine import Case, Exercise, Misconception
-from kvlearn.checks.lesson_02.causal import keys_in_words
+from kvlearn.checks.masks import explain_query, pairs
 
 
 def window_mask(query_positions, key_positions, window):
@@ -35,27 +35,23 @@ def _cases(generator):
     ]
 
 
-def _pairs(query_positions, key_positions):
-    return query_positions[:, None, :, None], key_positions[:, None, None, :]
-
-
 def _by_pairs(rule):
     """The answer whose cells are rule(query, key, window), in which padding sees nothing and is not seen."""
 
     def answer(query_positions, key_positions, window):
-        query, key = _pairs(query_positions, key_positions)
+        query, key = pairs(query_positions, key_positions)
         return (query >= 0) & (key >= 0) & rule(query, key, window)
 
     return answer
 
 
 def _padding_seen(query_positions, key_positions, window):
-    query, key = _pairs(query_positions, key_positions)
+    query, key = pairs(query_positions, key_positions)
     return (key <= query) & (key > query - window)
 
 
 def _by_slot(query_positions, key_positions, window):
-    query, key = _pairs(query_positions, key_positions)
+    query, key = pairs(query_positions, key_positions)
     slots = torch.arange(key_positions.shape[1])
     own = slots[-query_positions.shape[1] :]
     return (key >= 0) & (key <= query) & (slots > own[:, None] - window)
@@ -66,14 +62,7 @@ def _no_head_axis(query_positions, key_positions, window):
 
 
 def _explain(case, got, want):
-    row, _, query = (got != want).any(dim=3).nonzero()[0].tolist()
-    keys = case["key_positions"][row].tolist()
-    position = int(case["query_positions"][row, query])
-    who = f"the padding at query {query}" if position < 0 else f"query {query} (position {position})"
-    return (
-        f"In row {row} the keys are at positions {keys}. With a window of {case['window']}, {who} should see "
-        f"{keys_in_words(want[row, 0, query])} and sees {keys_in_words(got[row, 0, query])}."
-    )
+    return explain_query(case, got, want, f"With a window of {case['window']},")
 
 
 WINDOW_MASK = Exercise(
