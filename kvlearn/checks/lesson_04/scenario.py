@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import torch
 
 from kvlearn.cache import KVCache
+from kvlearn.checks.caches import first_difference, require_two_tensors
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, WrongAnswer
 from kvlearn.checks.explain import kind_of
@@ -65,9 +66,7 @@ def _step(cache, case, tokens, when, seen, rows=slice(None)):
             name: case[letter][layer][rows][:, :, tokens] for name, letter in (("keys", "k"), ("values", "v"))
         }
         back = cache.update(layer, *given.values())
-        pair = isinstance(back, tuple | list) and len(back) == 2
-        if not pair or not all(isinstance(tensor, torch.Tensor) for tensor in back):
-            raise WrongAnswer("`_append` should give back two tensors: all keys of the layer, all values.")
+        require_two_tensors(back)
         slots = cache.key_positions(layer).shape[1]
         for name, tensor in zip(given, back, strict=True):
             if tensor.ndim != 4:
@@ -103,16 +102,13 @@ def _used_bytes(cache):
 
 def explain(case, got, want):
     """The first thing that differs, in words; or None."""
-    for label, value in want.items():
-        mine = got[label]
-        if not isinstance(value, torch.Tensor):
-            if mine != value:
-                return f"The {label} should be {value}, and it is {mine}."
-        elif mine.shape != value.shape or mine.dtype != value.dtype:
-            return None  # the engine says how
-        elif not torch.equal(mine, value):
-            return _explain_numbers(case, label, mine, value)
-    return None
+    difference = first_difference(got, want)
+    if difference is None:
+        return None
+    label, mine, right = difference
+    if not isinstance(right, torch.Tensor):
+        return f"The {label} should be {right}, and it is {mine}."
+    return _explain_numbers(case, label, mine, right)
 
 
 def _explain_numbers(case, label, got, want):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import torch
 
+from kvlearn.checks.caches import first_difference, require_two_tensors
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, WrongAnswer
 
@@ -82,12 +83,7 @@ def _step(cache, case, positions, used, seen, when, layers=None):
     for layer in range(layers or case["config"].num_layers):
         new = [case[letter][layer][:, :, used : used + given.shape[1]].clone() for letter in "kv"]
         back = cache.update(layer, *new, given)
-        pair = isinstance(back, tuple | list) and len(back) == 2
-        if not pair or not all(isinstance(side, torch.Tensor) and side.ndim == 4 for side in back):
-            raise WrongAnswer(
-                "`_append` should give back two tensors (batch, kv heads, slots, head_dim): the keys and the "
-                "values."
-            )
+        require_two_tensors(back, " (batch, kv heads, slots, head_dim): the keys and the values", ndim=4)
         where = cache.key_positions(layer)
         if not back[0].shape[2] == back[1].shape[2] == where.shape[1]:
             raise WrongAnswer(
@@ -123,19 +119,14 @@ def _count_bytes(cache, case, seen, after):
 
 def explain(case, got, want):
     """The first thing that differs, in words; or None."""
-    for label, value in want.items():
-        mine = got[label]
-        if not isinstance(value, torch.Tensor):
-            if mine != value:
-                return f"Window {case['window']}. The {label} should be {value}; they are {mine}."
-        elif mine.shape != value.shape or mine.dtype != value.dtype:
-            return None  # the engine says how
-        elif not torch.equal(mine, value):
-            place = int((mine != value).any(dim=2).any(dim=0).nonzero()[0])
-            where = label.split(" of ", 1)[1]
-            positions = want[f"positions that come back for {where}"].split(", ")
-            nan = (
-                " It is NaN: the tensors that were given are kept, not copies." if mine.isnan().any() else ""
-            )
-            return f"The {label}: that of position {positions[place]} is not the one that was given.{nan}"
-    return None
+    difference = first_difference(got, want)
+    if difference is None:
+        return None
+    label, mine, right = difference
+    if not isinstance(right, torch.Tensor):
+        return f"Window {case['window']}. The {label} should be {right}; they are {mine}."
+    place = int((mine != right).any(dim=2).any(dim=0).nonzero()[0])
+    where = label.split(" of ", 1)[1]
+    positions = want[f"positions that come back for {where}"].split(", ")
+    nan = " It is NaN: the tensors that were given are kept, not copies." if mine.isnan().any() else ""
+    return f"The {label}: that of position {positions[place]} is not the one that was given.{nan}"

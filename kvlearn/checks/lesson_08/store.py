@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from kvlearn.cache import KVCache, QuantizedCache
+from kvlearn.checks.caches import first_difference, require_two_tensors
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception, WrongAnswer
 from kvlearn.checks.lesson_08 import store_mistakes as mistakes
@@ -70,9 +71,7 @@ def _step(cache, case, tokens, when, seen, rows=slice(None)):
     for layer in range(case["config"].num_layers):
         new = [case[letter][layer][rows][:, :, list(tokens)] for letter in "kv"]
         back = cache.update(layer, *new)
-        pair = isinstance(back, tuple | list) and len(back) == 2
-        if not pair or not all(isinstance(tensor, torch.Tensor) for tensor in back):
-            raise WrongAnswer("`_append` should give back two tensors: all keys of the layer, all values.")
+        require_two_tensors(back)
         for name, tensor in zip(("keys", "values"), back, strict=True):
             seen[f"{name} of layer {layer} {when}"] = tensor.clone()
         for tensor in new:
@@ -81,26 +80,23 @@ def _step(cache, case, tokens, when, seen, rows=slice(None)):
 
 def _explain(case, got, want):
     """The first thing that differs, in words; or None."""
-    for label, value in want.items():
-        mine = got[label]
-        if not isinstance(value, torch.Tensor):
-            if mine != value:
-                return f"The {label} should be {value}, and they are {mine}."
-        elif mine.shape != value.shape or mine.dtype != value.dtype:
-            return None  # the engine says how
-        elif not torch.allclose(mine, value, rtol=1e-4, atol=1e-4):
-            row, slot = (
-                (~torch.isclose(mine, value, rtol=1e-4, atol=1e-4)).any(3).any(1).nonzero()[0].tolist()
-            )
-            if mine[row, :, slot].isnan().any():
-                return (
-                    f"The {label}: slot {slot} of row {row} holds NaN. The check writes NaN into what it "
-                    "gave, once a layer has had it: is what was given kept itself, and not a copy?"
-                )
-            return (
-                f"The {label}: slot {slot} of row {row} differs. {_kind(case, label, mine, value, row, slot)}"
-            )
-    return None
+    difference = first_difference(got, want, lambda mine, right: _close(mine, right).all())
+    if difference is None:
+        return None
+    label, mine, right = difference
+    if not isinstance(right, torch.Tensor):
+        return f"The {label} should be {right}, and they are {mine}."
+    row, slot = (~_close(mine, right)).any(dim=3).any(dim=1).nonzero()[0].tolist()
+    if mine[row, :, slot].isnan().any():
+        return (
+            f"The {label}: slot {slot} of row {row} holds NaN. The check writes NaN into what it gave, once "
+            "a layer has had it: is what was given kept itself, and not a copy?"
+        )
+    return f"The {label}: slot {slot} of row {row} differs. {_kind(case, label, mine, right, row, slot)}"
+
+
+def _close(mine, right):
+    return torch.isclose(mine, right, rtol=1e-4, atol=1e-4)
 
 
 def _kind(case, label, mine, value, row, slot):
