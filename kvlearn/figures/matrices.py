@@ -72,7 +72,8 @@ def attention_map(weights, tokens=None, *, key_tokens=None, mask=None, heads=Non
     bar.outline.set_visible(False)
     return finish(
         picture,
-        "A row is a query, and its weights add up to 1. The darker a cell, the more it takes of that value.",
+        "A row is a query, and its weights add up to 1. The darker a cell, the more it takes of that value."
+        + blank_note(query_labels + key_labels),
         f"Heat map of attention weights: {count} head{'s' * (count > 1)}, {queries} queries as rows, "
         f"{keys} keys as columns"
         + ("." if mask is None else "; cells that the mask forbids are hatched grey."),

@@ -146,6 +146,10 @@ def test_the_dot_for_a_blank_is_explained_where_it_stands():
     a = torch.zeros(1, 2, 3)
     assert "stands for a blank" in tensor_diff(a, a, ["The", " end"]).caption
     assert "stands for a blank" not in tensor_diff(a, a, ["The", "end"]).caption
+    w = weights(1, 2, 3)
+    assert "stands for a blank" in attention_map(w, ["a", " b"], key_tokens=list("abc")).caption
+    assert "stands for a blank" in attention_map(w, ["a", "b"], key_tokens=["a", "b", " c"]).caption
+    assert "stands for a blank" not in attention_map(w, list("abc")).caption
 
 
 def test_tensor_diff_takes_rounding_for_no_change():
