@@ -2,21 +2,11 @@
 
 import pytest
 import torch
+from small_caches import CONFIG
 
 from kvlearn.cache import StaticCache
-from kvlearn.decoder import DecoderConfig
 from kvlearn.measure.memory import StorageMeter
 
-CONFIG = DecoderConfig(
-    vocab_size=5,
-    hidden_size=9,
-    num_layers=3,
-    num_heads=8,
-    num_kv_heads=4,
-    head_dim=6,
-    intermediate_size=7,
-    max_position=30,
-)
 SLOT = 3 * 4 * 6 * 2 * 4  # bytes of one slot of one row, in all layers
 
 
@@ -34,7 +24,7 @@ def test_the_room_is_there_from_the_start():
         assert cache.allocated_bytes == 7 * 2 * SLOT
     cache.truncate(1)
     assert (cache.used_bytes, cache.allocated_bytes) == (2 * SLOT, 7 * 2 * SLOT)
-    assert StaticCache(CONFIG).allocated_bytes == 30 * SLOT and StaticCache(CONFIG).max_length == 30
+    assert StaticCache(CONFIG).allocated_bytes == 50 * SLOT and StaticCache(CONFIG).max_length == 50
 
 
 def test_no_step_allocates_keys_or_values():
