@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Texts of test files, written to a folder of their own and run there by a pytest of their own: what the rule
+# refuses, and what it allows. No test of this file is skipped.
 TESTS = {
     "marked": "import pytest\n@pytest.mark.skip(reason='later A')\ndef test_it():\n    pass\n",
     "inside": "import pytest\ndef test_it():\n    pytest.skip('later B')\n",
