@@ -6,6 +6,14 @@ from kvlearn.rope import RopeScaling
 from kvlearn.values import is_number, is_whole
 
 
+def check_theta_and_eps(config) -> None:
+    """Refuse a config, of any kind, whose rope_theta or norm_eps is no number in its range."""
+    if not is_number(config.rope_theta) or not 0 < config.rope_theta < float("inf"):
+        raise ValueError(f"rope_theta is a number above 0; got {config.rope_theta!r}.")
+    if not is_number(config.norm_eps) or not 0 <= config.norm_eps < float("inf"):
+        raise ValueError(f"norm_eps is a number, 0 or above; got {config.norm_eps!r}.")
+
+
 @dataclass(frozen=True)
 class DecoderConfig:
     """The sizes of a decoder. `head_dim` is a number of its own: often it is not hidden_size / num_heads."""
@@ -35,10 +43,7 @@ class DecoderConfig:
                 raise ValueError(f"{name} is a whole number; got {size!r}.")
             if size < 1:
                 raise ValueError(f"{name} must be at least 1; got {size}.")
-        if not is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
-            raise ValueError(f"rope_theta is a number above 0; got {self.rope_theta!r}.")
-        if not is_number(self.norm_eps) or not 0 <= self.norm_eps < float("inf"):
-            raise ValueError(f"norm_eps is a number, 0 or above; got {self.norm_eps!r}.")
+        check_theta_and_eps(self)
         for name in ("tie_embeddings", "qkv_bias", "qk_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is True or False; got {getattr(self, name)!r}.")

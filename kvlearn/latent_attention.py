@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from kvlearn.attention import attention, position_mask
 from kvlearn.cache import arguments
 from kvlearn.decoder import RMSNorm
+from kvlearn.decoder_config import check_theta_and_eps
 from kvlearn.linear import Linear
 from kvlearn.rope import apply_rope
-from kvlearn.values import is_number, is_whole
+from kvlearn.values import is_whole
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,7 @@ class LatentConfig:
                     raise ValueError(f"{field.name} is a whole number, at least 1; got {size!r}.")
         if self.rope_dim % 2:
             raise ValueError(f"RoPE turns pairs of coordinates, so rope_dim is even; got {self.rope_dim}.")
-        if not is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
-            raise ValueError(f"rope_theta is a number above 0; got {self.rope_theta!r}.")
-        if not is_number(self.norm_eps) or not 0 <= self.norm_eps < float("inf"):
-            raise ValueError(f"norm_eps is a number, 0 or above; got {self.norm_eps!r}.")
+        check_theta_and_eps(self)
 
     @property
     def head_dim(self) -> int:
