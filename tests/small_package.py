@@ -1,4 +1,7 @@
-"""A tiny model in a package that no index has: it stands in for the real one in tests of the store."""
+"""A tiny model in a package that no index has: it stands in for the real one in tests of the store.
+
+A test file that imports the two fixtures has them; ruff calls them unused.
+"""
 
 import shutil
 import zipfile

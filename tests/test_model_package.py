@@ -5,16 +5,7 @@ import shutil
 import zipfile
 
 import pytest
-from small_package import (  # noqa: F401  (importing the fixtures is using them)
-    FILE,
-    MODULE,
-    NAME,
-    assert_whole,
-    left_in,
-    packaged_fixture,
-    pip,
-    place_fixture,
-)
+from small_package import MODULE, NAME, assert_whole, left_in, packaged_fixture, pip, place_fixture  # noqa: F401
 
 from kvlearn import model_package, model_store
 from kvlearn.families import ModelError

@@ -7,16 +7,7 @@ import time
 
 import pytest
 import torch
-from small_package import (  # noqa: F401  (importing the fixtures is using them)
-    FILE,
-    MODULE,
-    NAME,
-    assert_whole,
-    left_in,
-    packaged_fixture,
-    pip,
-    place_fixture,
-)
+from small_package import FILE, NAME, assert_whole, left_in, packaged_fixture, pip, place_fixture  # noqa: F401
 
 from kvlearn import model_package, model_store
 from kvlearn.families import ModelError

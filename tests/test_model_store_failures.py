@@ -7,16 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from small_package import (  # noqa: F401  (importing the fixtures is using them)
-    FILE,
-    MODULE,
-    NAME,
-    assert_whole,
-    left_in,
-    packaged_fixture,
-    pip,
-    place_fixture,
-)
+from small_package import FILE, MODULE, NAME, assert_whole, left_in, packaged_fixture, pip, place_fixture  # noqa: F401
 
 from kvlearn import model_store
 from kvlearn.families import ModelError
