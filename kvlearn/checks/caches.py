@@ -13,18 +13,20 @@ def require_two_tensors(back, what=": all keys of the layer, all values", ndim=N
         raise WrongAnswer(f"`_append` should give back two tensors{what}.")
 
 
-def first_difference(got, want, same=torch.equal):
-    """(label, what came, what should have come) of the first thing in these dicts that differs.
+def explain_first(got, want, template, explain_tensor, same=torch.equal) -> str | None:
+    """Words for the first thing in these dicts that differs; None if shapes or dtypes do.
 
-    None where nothing does, or where shapes or dtypes differ first: the engine says how.
+    template         for what is no tensor: a sentence with {label}, {right} and {mine}
+    explain_tensor   says of (label, mine, right) where the two tensors differ
+    same             whether two tensors are the same numbers
     """
     for label, right in want.items():
         mine = got[label]
         if not isinstance(right, torch.Tensor):
             if mine != right:
-                return label, mine, right
+                return template.format(label=label, right=right, mine=mine)
         elif mine.shape != right.shape or mine.dtype != right.dtype:
-            return None
+            return None  # the engine says how
         elif not same(mine, right):
-            return label, mine, right
+            return explain_tensor(label, mine, right)
     return None

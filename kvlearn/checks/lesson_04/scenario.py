@@ -5,12 +5,13 @@ then a batch of another size. It spoils the tensors that it gave once the cache 
 reuses its memory does.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import torch
 
 from kvlearn.cache import KVCache
-from kvlearn.checks.caches import first_difference, require_two_tensors
+from kvlearn.checks.caches import explain_first, require_two_tensors
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, WrongAnswer
 from kvlearn.checks.explain import kind_of
@@ -102,13 +103,8 @@ def _used_bytes(cache):
 
 def explain(case, got, want):
     """The first thing that differs, in words; or None."""
-    difference = first_difference(got, want)
-    if difference is None:
-        return None
-    label, mine, right = difference
-    if not isinstance(right, torch.Tensor):
-        return f"The {label} should be {right}, and it is {mine}."
-    return _explain_numbers(case, label, mine, right)
+    sentence = "The {label} should be {right}, and it is {mine}."
+    return explain_first(got, want, sentence, partial(_explain_numbers, case))
 
 
 def _explain_numbers(case, label, got, want):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import torch
 
-from kvlearn.checks.caches import first_difference, require_two_tensors
+from kvlearn.checks.caches import explain_first, require_two_tensors
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, WrongAnswer
 
@@ -119,14 +119,13 @@ def _count_bytes(cache, case, seen, after):
 
 def explain(case, got, want):
     """The first thing that differs, in words; or None."""
-    difference = first_difference(got, want)
-    if difference is None:
-        return None
-    label, mine, right = difference
-    if not isinstance(right, torch.Tensor):
-        return f"Window {case['window']}. The {label} should be {right}; they are {mine}."
-    place = int((mine != right).any(dim=2).any(dim=0).nonzero()[0])
-    where = label.split(" of ", 1)[1]
-    positions = want[f"positions that come back for {where}"].split(", ")
-    nan = " It is NaN: the tensors that were given are kept, not copies." if mine.isnan().any() else ""
-    return f"The {label}: that of position {positions[place]} is not the one that was given.{nan}"
+
+    def explain_tensor(label, mine, right):
+        place = int((mine != right).any(dim=2).any(dim=0).nonzero()[0])
+        where = label.split(" of ", 1)[1]
+        positions = want[f"positions that come back for {where}"].split(", ")
+        nan = " It is NaN: the tensors that were given are kept, not copies." if mine.isnan().any() else ""
+        return f"The {label}: that of position {positions[place]} is not the one that was given.{nan}"
+
+    sentence = f"Window {case['window']}. The {{label}} should be {{right}}; they are {{mine}}."
+    return explain_first(got, want, sentence, explain_tensor)

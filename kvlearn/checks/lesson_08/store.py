@@ -3,12 +3,13 @@
 The scenario plays a decoder: a prompt, steps, a roll-back into the codes, a step, other rows, a reset.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import torch
 
 from kvlearn.cache import KVCache, QuantizedCache
-from kvlearn.checks.caches import first_difference, require_two_tensors
+from kvlearn.checks.caches import explain_first, require_two_tensors
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception, WrongAnswer
 from kvlearn.checks.lesson_08 import store_mistakes as mistakes
@@ -16,6 +17,7 @@ from kvlearn.quantization import QuantSpec
 
 INT8 = QuantSpec("int8", axis="token", quant_group=None, symmetric=True, scale_dtype=torch.float32)
 AXES = {"k": "layer batch head token channel", "v": "layer batch head token channel"}
+TOLERANCE = 1e-4  # relative and absolute
 
 
 class Reference(QuantizedCache):
@@ -80,23 +82,20 @@ def _step(cache, case, tokens, when, seen, rows=slice(None)):
 
 def _explain(case, got, want):
     """The first thing that differs, in words; or None."""
-    difference = first_difference(got, want, lambda mine, right: _close(mine, right).all())
-    if difference is None:
-        return None
-    label, mine, right = difference
-    if not isinstance(right, torch.Tensor):
-        return f"The {label} should be {right}, and they are {mine}."
-    row, slot = (~_close(mine, right)).any(dim=3).any(dim=1).nonzero()[0].tolist()
+    sentence = "The {label} should be {right}, and they are {mine}."
+    same = partial(torch.allclose, rtol=TOLERANCE, atol=TOLERANCE)
+    return explain_first(got, want, sentence, partial(_explain_numbers, case), same)
+
+
+def _explain_numbers(case, label, mine, right):
+    wrong = ~torch.isclose(mine, right, rtol=TOLERANCE, atol=TOLERANCE)
+    row, slot = wrong.any(dim=3).any(dim=1).nonzero()[0].tolist()
     if mine[row, :, slot].isnan().any():
         return (
             f"The {label}: slot {slot} of row {row} holds NaN. The check writes NaN into what it gave, once "
             "a layer has had it: is what was given kept itself, and not a copy?"
         )
     return f"The {label}: slot {slot} of row {row} differs. {_kind(case, label, mine, right, row, slot)}"
-
-
-def _close(mine, right):
-    return torch.isclose(mine, right, rtol=1e-4, atol=1e-4)
 
 
 def _kind(case, label, mine, value, row, slot):
