@@ -29,16 +29,18 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     return packed
 
 
-def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
-    """The n codes, uint8 (..., n), that `pack` has put into these bytes."""
+def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    """The n codes, (..., n) of `dtype`, that `pack` has put into these bytes."""
     _check_bits(bits, packed)
     if bits == 8:
-        return packed
+        return packed.to(dtype)
     per_byte = 8 // bits
     if -(-n // per_byte) != packed.shape[-1]:
         raise ValueError(f"{n} codes of {bits} bits take {-(-n // per_byte)} bytes, not {packed.shape[-1]}.")
-    places = [(packed >> (bits * place)) & (2**bits - 1) for place in range(per_byte)]
-    return torch.stack(places, dim=-1).flatten(-2)[..., :n]
+    codes = torch.empty(*packed.shape, per_byte, dtype=dtype, device=packed.device)
+    for place in range(per_byte):
+        codes[..., place] = (packed >> (bits * place)) & (2**bits - 1)
+    return codes.flatten(-2)[..., :n]
 
 
 def _check_bits(bits: int, codes: Tensor) -> None:

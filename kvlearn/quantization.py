@@ -74,19 +74,19 @@ class Quantized:
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ValueError(f"What comes back is of a floating-point dtype; got {dtype!r}.")
         work = _working_dtype(dtype)
-        numbers = self._numbers().to(work)
+        numbers = self._numbers(work)
         groups, dim = _in_groups(numbers, self.spec)
         groups *= self._beside(self.scale, dim).to(work)
         if self.zero is not None:
             groups += self._beside(self.zero, dim).to(work)
         return numbers.to(dtype)
 
-    def _numbers(self) -> Tensor:
+    def _numbers(self, dtype: torch.dtype) -> Tensor:
         """The codes as numbers, with their signs."""
         if self.spec.dtype == "fp8":
-            return self.codes.view(E4M3)
-        codes = unpack(self.codes, self.spec.bits, self.channels)
-        return codes if self.spec.has_zero else codes.to(torch.int16) - 2 ** (self.spec.bits - 1)
+            return _from_e4m3(self.codes).to(dtype)
+        codes = unpack(self.codes, self.spec.bits, self.channels, dtype)
+        return codes if self.spec.has_zero else codes.sub_(2 ** (self.spec.bits - 1))
 
     def _beside(self, metadata: Tensor, dim) -> Tensor:
         """Scale or zero, with an axis of 1 where the groups have their numbers."""
@@ -212,6 +212,16 @@ def _encode(steps: Tensor, spec: QuantSpec) -> Tensor:
         middle = 2 ** (spec.bits - 1)
         codes = steps.round_().clamp_(1 - middle, middle - 1).add_(middle)
     return pack(codes.to(torch.uint8), spec.bits)
+
+
+def _from_e4m3(codes: Tensor) -> Tensor:
+    """Bytes of float8 e4m3 as float16, several times as fast as torch's own cast on a CPU. They hold no NaN.
+
+    float16 has the same bits with room between them: the sign on top, one exponent bit more, seven mantissa
+    bits more. Its exponent starts 8 lower, so that what comes out is 2**8 too small.
+    """
+    sign_and_rest = codes.view(torch.int8).to(torch.int16) << 7  # the sign fills bits 15 and 14
+    return (sign_and_rest & ~(1 << 14)).view(torch.float16) * 2**8
 
 
 # What is given ---------------------------------------------------------------------------------------

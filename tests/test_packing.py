@@ -33,6 +33,17 @@ def test_every_code_comes_back_beside_every_other():
     assert pack(torch.tensor([1, 2], dtype=torch.uint8), 4).item() == 0x21
 
 
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_codes_come_back_as_numbers(bits):
+    """A dtype that is forgotten at 8 bits, where nothing is unpacked; codes that share memory with the bytes."""
+    codes = torch.arange(2**bits, dtype=torch.uint8)[None]
+    packed = pack(codes, bits)
+    numbers = unpack(packed, bits, 2**bits, torch.float32)
+    assert numbers.dtype == torch.float32 and numbers.tolist() == [[float(i) for i in range(2**bits)]]
+    numbers.zero_()
+    assert torch.equal(unpack(packed, bits, 2**bits), codes)
+
+
 def test_bytes_fall():
     """sgl-project/sglang#22777: codes that are kept one a byte save nothing at all."""
     codes = torch.zeros(3, 64, dtype=torch.uint8)

@@ -115,6 +115,14 @@ def test_e4m3_is_clamped_before_it_is_cast(monkeypatch):
     assert quantize(x, QuantSpec("fp8", "token", 4)).dequantize().tolist() == [[448.0, -448.0, 3.0, 0.0]]
 
 
+def test_every_byte_of_e4m3_is_read_as_torch_reads_it():
+    """Our own reading of the bits: a sign lost, small numbers without a leading 1, an exponent off by one."""
+    codes = torch.tensor([code for code in range(256) if code & 127 != 127], dtype=torch.uint8)  # no NaN
+    ours, expected = quantization._from_e4m3(codes), codes.view(torch.float8_e4m3fn).float()
+    assert torch.equal(ours.float(), expected)
+    assert torch.equal(ours.signbit(), expected.signbit())  # -0.0
+
+
 # Edges -----------------------------------------------------------------------------------------------
 
 
