@@ -46,6 +46,12 @@ def test_configs_that_cannot_be(change, words):
     assert words in str(error.value)
 
 
+def test_the_least_of_both_numbers_is_allowed():
+    """A norm without an epsilon refused: 0 is in its range, and any theta above 0 in that of theta."""
+    config = tiny_config(norm_eps=0, rope_theta=1e-9)
+    assert (config.norm_eps, config.rope_theta) == (0, 1e-9)
+
+
 def test_config_knows_its_groups():
     """rasbt/LLMs-from-scratch#922: "kv groups" taken for a group's size. 6 heads on 2 are groups of 3."""
     assert tiny_config().group_size == 3
