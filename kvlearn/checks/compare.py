@@ -70,19 +70,25 @@ def snapshot(value):
 def identical(a, b) -> bool:
     """Bitwise equality of inputs: was anything changed in place?"""
     if is_tensor(a):
+        if not is_tensor(b):
+            return False
         a, b = plain(a), plain(b)
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
         if a.dtype.is_floating_point:  # NaN equals NaN here: nothing was changed
             return bool(((a == b) | (a.isnan() & b.isnan())).all())
         return torch.equal(a, b)
+    if type(a) is not type(b):
+        return False
     if isinstance(a, torch.nn.Module):
         return identical(dict(a.state_dict()), dict(b.state_dict()))
     if type(a) in (list, tuple):
         return len(a) == len(b) and all(identical(x, y) for x, y in zip(a, b, strict=True))
     if type(a) is dict:
         return a.keys() == b.keys() and all(identical(a[key], b[key]) for key in a)
-    return True
+    if type(a) in (int, float, bool, str, type(None)):
+        return a == b or a != a
+    return True  # an object that `snapshot` does not copy
 
 
 def shares_memory(value, others) -> bool:
@@ -152,19 +158,19 @@ def _near(value: float, want: float) -> bool:
 def as_number(value, kind):
     """`value` as a Python int, float or bool, or None if it is not one of that kind.
 
-    A whole number may come as a 0-d integer tensor or a numpy integer; 12.0 is not one.
+    A number may come as a 0-d tensor or as one of numpy's; 12.0 is no whole number.
     """
-    if is_tensor(value):
-        if value.numel() != 1 or value.ndim != 0:
-            return None
-        value = plain(value).item()
-    if kind is bool:
-        return value if type(value) is bool else None
-    if type(value) is bool or isinstance(value, str | bytes):
-        return None
     try:
+        if is_tensor(value) or type(value).__module__ == "numpy":
+            if value.ndim != 0:
+                return None
+            value = plain(value).item() if is_tensor(value) else value.item()
+        if kind is bool:
+            return value if type(value) is bool else None
+        if type(value) is bool or isinstance(value, str | bytes):
+            return None
         return operator.index(value) if kind is int else float(value)
-    except Exception:
+    except Exception:  # a tensor without numbers (device "meta"), a float that is too large, an __index__
         return None
 
 

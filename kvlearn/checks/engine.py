@@ -17,7 +17,7 @@ import torch
 
 from kvlearn.checks import explain as say
 from kvlearn.checks.call import call_function, explain_unusable, returned_nothing
-from kvlearn.checks.compare import compare, identical, shares_memory, snapshot
+from kvlearn.checks.compare import compare, identical, is_tensor, shares_memory, snapshot
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,9 @@ def problem(exercise: Exercise, case: Case, got: Outcome, want: Outcome) -> str 
         return say.explain_error(got.error)
     if got.changed:
         names = " and ".join(got.changed)
-        return (
-            f"It changes its input {names} in place. The caller still needs those numbers: "
-            "compute a new tensor instead."
-        )
+        plain = all(is_tensor(case.inputs[name]) for name in got.changed)
+        instead = "compute a new tensor instead" if plain else "work on a copy of it"
+        return f"It changes its input {names} in place. The caller still needs what was in it: {instead}."
     difference = compare(got.value, want.value)
     if difference is not None:
         text = _explained(exercise, case, got.value, want.value) if difference.kind == "value" else None

@@ -44,11 +44,13 @@ def _describe(value) -> str:
 
 
 def short(value) -> str:
-    """`float32` for torch.float32; numbers with four significant digits."""
+    """`float32` for torch.float32; floats with four significant digits, endless integers with none."""
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if type(value) is float:
         return f"{value:.4g}"
+    if isinstance(value, int) and value.bit_length() > 200:  # Python refuses to write thousands of digits
+        return f"a number of about {round(value.bit_length() * math.log10(2)):,} digits"
     return str(value)
 
 
@@ -158,7 +160,7 @@ def _explain_type(what, got, want):
         wanted, advice = f"a {type(want).__name__}", ""
     if got is None and isinstance(want, dict | list):  # a scenario's observation, which nobody gives back
         return f"{what} is {kind_of(got)}."
-    value = f" {got!r}" if type(got) in (float, int, bool) else ""
+    value = f" {got!r}" if type(got) in (float, bool) else f" {short(got)}" if type(got) is int else ""
     return f"{what} is {kind_of(got)}{value}; expected {wanted}.{advice}"
 
 

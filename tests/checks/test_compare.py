@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from kvlearn.checks.compare import as_number, compare, identical, shares_memory, snapshot
+from kvlearn.checks.explain import explain_difference
 
 NAN, INF = float("nan"), float("inf")
 
@@ -65,13 +66,25 @@ def test_integers_and_booleans_are_exact():
 
 def test_whole_numbers_come_in_several_kinds():
     """A 0-d tensor or a numpy integer is a whole number; 4.0 and True are not."""
-    for four in (4, torch.tensor(4), numpy.int64(4)):
+    for four in (4, torch.tensor(4), numpy.int64(4), numpy.array(4)):
         assert kind(four, 4) is None
     for other in (4.0, torch.tensor(4.0), torch.tensor([4]), "4", True, None):
         assert kind(other, 4) == "type"
     assert kind(torch.tensor(0.5), 0.5) is None and kind(1, 1.0) is None
     assert kind(1, True) == "type" and kind(torch.tensor(True), True) is None
+    assert kind(numpy.bool_(False), False) is None and kind(numpy.bool_(False), True) == "value"
+    assert kind(numpy.int64(1), True) == "type" and kind(numpy.array([True]), True) == "type"
     assert as_number(object(), float) is None
+
+
+def test_numbers_that_cannot_be_read_or_written():
+    """A tensor without numbers, and an integer that Python will not print, made the checker itself fail."""
+    meta = torch.empty((), device="meta", dtype=torch.int64)
+    assert kind(meta, 4) == kind(meta, 4.0) == kind(meta, True) == "type"
+    assert "a tensor of shape ()" in explain_difference(compare(meta, 4), {})
+    assert kind(10**5000, 4) == "value" and kind(10**5000, 4.0) == "type"
+    for want in (4, 4.0, True):
+        assert "a number of about 5,000 digits" in explain_difference(compare(10**5000, want), {})
 
 
 def test_lists_tuples_and_dicts():
@@ -117,6 +130,26 @@ def test_snapshots_are_copies_and_identical_sees_changes():
         copy["net"].weight += 1
     assert not identical(value, copy)
     assert not identical(torch.zeros(2), torch.zeros(2, dtype=torch.int32))
+
+
+def test_changes_of_plain_values_inside_are_seen():
+    """Only tensors were compared: a sorted list or a config that was filled in looked untouched."""
+    value = {"windows": [4, None, 2.5, NAN], "config": {"name": "a", "inner": {"on": True}}}
+    assert identical(value, snapshot(value))
+    for change in (
+        lambda copy: copy["windows"].reverse(),
+        lambda copy: copy["windows"].__setitem__(1, 7),
+        lambda copy: copy["windows"].__setitem__(0, 4.0),
+        lambda copy: copy["windows"].__setitem__(0, torch.tensor(4)),
+        lambda copy: copy["windows"].append(1),
+        lambda copy: copy["config"].__setitem__("name", "b"),
+        lambda copy: copy["config"].__setitem__("inner", None),
+        lambda copy: copy["config"]["inner"].pop("on"),
+    ):
+        copy = snapshot(value)
+        change(copy)
+        assert not identical(value, copy)
+    assert not identical(torch.ones(2), [1.0, 1.0])
 
 
 def test_shared_memory_is_seen_through_views():

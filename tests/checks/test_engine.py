@@ -158,6 +158,18 @@ def test_a_change_in_place_is_said():
 
     for answer in (by_mul, by_resize, by_data):
         assert "changes its input x in place" in message(answer)
+        assert "compute a new tensor instead" in message(answer)
+
+
+def test_a_change_of_a_list_or_a_dict_is_told_in_its_own_words():
+    """Nobody can compute a new tensor where a config was filled in."""
+    exercise = replace(
+        DOUBLE,
+        cases=lambda generator: [Case({"x": {"size": 3}, "times": 2})],
+        reference=lambda x, times: x["size"] * times,
+    )
+    said = message(lambda x, times: x.pop("size") * times, exercise)
+    assert "changes its input x in place" in said and "work on a copy of it" in said
 
 
 def test_an_in_place_misconception_is_not_named_without_the_change():
