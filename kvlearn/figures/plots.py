@@ -78,7 +78,8 @@ def bars(groups, *, ylabel="token positions", log=False, title=None):
     ax.tick_params(axis="x", length=0)
     ax.set_ylabel(ylabel + (" (log)" if log else ""))
     ax.grid(axis="y")
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(names), borderaxespad=0.2)
+    if len(names) > 1:
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(names), borderaxespad=0.2)
     said = "; ".join(
         f"{label}: " + ", ".join(f"{name} {value:,}" for name, value in group.items())
         for label, group in groups.items()

@@ -5,7 +5,6 @@ from kvlearn.figures.style import (
     INK,
     LINE,
     MUTED,
-    ORANGE,
     PAPER,
     VERMILLION,
     canvas,
@@ -45,7 +44,10 @@ def memory_stack(bars, limit=None, *, limit_name="memory", title=None):
                         color=ink_on(colour), bbox=box)  # fmt: skip
             below += height
         over = limit is not None and totals[label] > limit
-        ax.annotate(f"{below:.1f}" + (" too much" if over else ""), (place, below), (0, 3), color=INK,
+        line = -1 if limit is None else limit / GIB
+        # No words on the line of the limit: they go above it.
+        foot, lift = (line, 5) if below <= line < below + 0.08 * top else (below, 3)
+        ax.annotate(f"{below:.1f}" + (" too much" if over else ""), (place, foot), (0, lift), color=INK,
                     textcoords="offset points", ha="center", fontsize=9.5, fontweight="bold",
                     bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8})  # fmt: skip
     if limit is not None:
@@ -82,17 +84,20 @@ def step_reads(batches, weights, caches, *, title=None):
     picture, axes = canvas(7.6, 3.9)
     ax = axes[0, 0]
     read = [cache / GIB for cache in caches]
-    ax.plot(batches, [weights / GIB] * len(batches), "--", color=ORANGE, label="weights")
+    ax.plot(batches, [weights / GIB] * len(batches), "--", color=MUTED, label="weights")
     ax.plot(batches, read, "-", color=BLUE, label="cache")
     ax.plot(batches, [weights / GIB + cache for cache in read], ":", color=INK, label="both: one step")
     beyond = next((b for b, cache in zip(batches, caches, strict=True) if cache > weights), None)
     if beyond is not None and beyond > batches[0]:
         ax.axvline(beyond, color=LINE)
-        on_the_left = beyond > (batches[0] + batches[-1]) / 2  # of the line there is more room for words
-        for row, text in enumerate(("← the weights set the pace", "the cache sets the pace →")):
-            ax.annotate(text, (beyond, 0.99), (-8 if on_the_left else 8, -15 * row), fontsize=9.5,
-                        xycoords=ax.get_xaxis_transform(), textcoords="offset points",
-                        ha="right" if on_the_left else "left", va="top")  # fmt: skip
+        left = (beyond - batches[0]) / (batches[-1] - batches[0])  # share of the width
+        texts = {"right": "← more weights", "left": "more cache →"}  # each on its side of the line
+        if not 0.2 < left < 0.8:  # one side is too narrow for words
+            texts = {"left" if left < 0.5 else "right": "left: more weights\nright: more cache"}
+        for side, text in texts.items():
+            ax.annotate(text, (beyond, 0.99), (-8 if side == "right" else 8, 0), fontsize=9.5,
+                        xycoords=ax.get_xaxis_transform(), textcoords="offset points", ha=side,
+                        va="top")  # fmt: skip
     ax.set_xlim(batches[0], batches[-1])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("sequences in the batch")

@@ -39,6 +39,8 @@ SERIES = {
     "predicted": ("#A6A6A6", "-", "o"),
     "measured": (BLUE, "-", "s"),
     "cached": (BLUE, "-", "s"),
+    "cache": (BLUE, "-", "s"),
+    "weights": (MUTED, "--", "D"),
 }
 OTHERS = [(ORANGE, "-.", "v"), (SKY, "--", "P"), (PURPLE, ":", "X"), (BLACK, "-", "*")]
 DASHES, MARKERS = ["-", ":", "--", "-."], ["o", "s", "^", "D"]

@@ -44,6 +44,8 @@ def test_bars_of_one_group_do_not_overlap():
     spans = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for group in ax.containers for bar in group)
     assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
     assert len({group[0].get_facecolor() for group in ax.containers}) == 3
+    assert len(ax.get_legend().get_texts()) == 3
+    assert bars({"a": {"x": 1}, "b": {"x": 4}}).axes[0].get_legend() is None  # the axis says it already
 
 
 @pytest.mark.parametrize(

@@ -44,4 +44,17 @@ def test_a_step_reads_the_weights_once_and_each_cache(weights, crossing):
     assert [line.get_xdata()[0] for line in ax.lines[3:]] == ([crossing] if crossing else [])
     if crossing:
         assert f"the cache is more from batch {crossing} on" in picture.alt
-        assert any("weights set the pace" in text.get_text() for text in ax.texts)
+        words = {text.get_text(): (text.get_ha(), text.xy[0]) for text in ax.texts}
+        if crossing == 6:  # room on both sides: each word stands where it is true
+            assert words == {"← more weights": ("right", 6), "more cache →": ("left", 6)}
+        else:
+            assert words == {"left: more weights\nright: more cache": ("right", 9)}
+
+
+def test_a_total_does_not_lie_on_the_line_of_the_limit():
+    """79.0 GiB under a card of 79.6, its number struck through by the line."""
+    bars = {"close": {"weights": 15 * GIB, "cache": 64 * GIB}, "low": {"weights": 15 * GIB, "cache": GIB},
+            "over": {"weights": 15 * GIB, "cache": 65 * GIB}}  # fmt: skip
+    ax = memory_stack(bars, int(79.5 * GIB)).axes[0]
+    heights = {text.get_text(): text.xy[1] for text in ax.texts if hasattr(text, "xy")}
+    assert (heights["79.0"], heights["16.0"], heights["80.0 too much"]) == (79.5, 16, 80)

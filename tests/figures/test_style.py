@@ -139,6 +139,8 @@ def test_a_name_means_one_look_and_two_of_a_kind_differ():
     assert (naive[0], growing[0], preallocated[0]) == (style.VERMILLION, style.BLUE, style.GREEN)
     live, peak = style.looks(["growing, live", "growing, peak"])
     assert live[0] == peak[0] and live[1] != peak[1]
+    weights, cache = style.looks(["weights", "cache"])
+    assert (weights[0], cache[0]) == (style.MUTED, style.BLUE)  # as in the pictures of the napkin
     assert len({colour for colour, _, _ in style.looks(["a", "b", "c", "d"])}) == 4
 
 
