@@ -170,8 +170,8 @@ kvlearn.check("latent_bytes", latent_bytes)
 #
 # *20 minutes · difficulty 3 of 3*
 #
-# One layer, one key/value head, one sequence of `tokens` tokens, stored the
-# way KIVI does (arXiv 2402.02750):
+# One layer, one key/value head, one sequence of `tokens` tokens, stored in a
+# scheme after KIVI (arXiv 2402.02750), simplified in the window of the keys:
 #
 # - The last `residual` tokens stay in full, 2 bytes a number, keys and
 #   values alike. What is older becomes codes of `bits` bits:
@@ -215,7 +215,8 @@ kvlearn.check("quantised_bytes", quantised_bytes)
 # A device has `memory` bytes, and the weights take `weight_bytes` of them.
 # The rest is handed out in blocks of `block` tokens; a sequence takes whole
 # blocks of its own. How many sequences of `tokens` tokens fit? Give a whole
-# number. All sizes are in bytes.
+# number. All sizes are in bytes. If the weights alone do not fit, the answer
+# is 0.
 #
 # **By hand.** Memory 100, weights 40, 1 byte a token, sequences of 5
 # tokens, blocks of 4. A sequence takes two blocks, 8 bytes; 60 bytes are
@@ -265,5 +266,5 @@ kvlearn.check("crossover_batch", crossover_batch)
 # %% [markdown]
 # You can now take any config.json and say how large its cache is, what it
 # costs in fewer bits, how many sequences fit on a card, and from which
-# batch on the cache, and no longer the weights, sets the pace.
+# batch on the cache outweighs the weights.
 # `kvlearn size` does the same sums on the command line.

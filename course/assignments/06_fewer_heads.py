@@ -30,6 +30,7 @@ import kvlearn
 # this in lesson 03 by repeating heads. **Now nothing may be repeated.** The
 # check counts the bytes that are alive while your function runs, and refuses
 # right numbers if a copy of the keys for every query head was among them.
+# (A broadcast or expanded operand of `@` or einsum is copied by torch too.)
 #
 # | tensor | shape |
 # |---|---|
@@ -214,7 +215,8 @@ kvlearn.check("absorbed_values", absorbed_values)
 # many floating-point operations are done for each **byte** of cache that is
 # read? A multiplication is one operation, an addition is another; a dot
 # product of n numbers counts as n of each. Leave out the softmax, the
-# projections and the query itself.
+# projections and the query itself. Keys and values are stored apart (so not
+# absorbed MLA, which reads its latent once for both).
 #
 # | parameter | |
 # |---|---|

@@ -63,8 +63,9 @@ print("measured ", cache.used_bytes)
 #
 # ## Where the numbers come from
 #
-# Every checkpoint has a `config.json`. Three fields matter, and each has
-# a trap. Before you run the next cell: what is the width of a head of this
+# A checkpoint for transformers has a `config.json`. Three fields matter:
+# `num_hidden_layers`, `num_key_value_heads`, `head_dim`. There are three
+# traps. Before you run the next cell: what is the width of a head of this
 # model, Qwen3-0.6B, with a hidden size of 1,024 and 16 heads?
 
 # %%
@@ -78,9 +79,9 @@ print("width of a head:", qwen.head_dim)
 print("bytes a token:", sizing.bytes_per_token(qwen))
 
 # %% [markdown]
-# Not 1024 / 16. `head_dim` is a field of its own, and in Qwen3, Gemma and
-# gpt-oss it is not the quotient. Code that divides has been shipped
-# (LMCache/LMCache#688).
+# Not 1024 / 16. `head_dim` is a field of its own, and in Qwen3-0.6B and
+# 32B, in Gemma 3 and in gpt-oss it is not the quotient. Code that divides
+# has been shipped (LMCache/LMCache#688).
 #
 # The second trap: query heads are not stored. Take a 7B model of 2023 and
 # an 8B model of 2024. Which cache is larger?
@@ -93,14 +94,16 @@ for name in ("llama-2-7b", "llama-3-8b"):
 
 # %% [markdown]
 # The larger model has a quarter of the cache, because its query heads
-# share key/value heads. A public calculator counted all of them
-# (vllm-fit#2).
+# share key/value heads. A public calculator left that out
+# (jranaraki/vllm-fit#2).
 #
-# A config may also leave a field out. The library then does what
+# The third trap: a config may leave a field out. The library then does what
 # transformers does, and says so; what it does not understand it refuses by
 # name.
 
 # %%
+import textwrap
+
 gemma = sizing.ModelShape.from_config({"model_type": "gemma3",
     "text_config": {"model_type": "gemma3_text", "hidden_size": 2560,
                     "num_hidden_layers": 34, "sliding_window": 1024}})
@@ -109,25 +112,26 @@ print(gemma.notes[-1])
 try:
     sizing.ModelShape.from_config({**config, "mamba_d_state": 16})
 except ValueError as error:
-    print(str(error)[:66])
+    print(textwrap.fill(str(error), 72))
 
 # %% [markdown]
 # ## GiB or GB
 #
-# Memory is sold in GB (10^9) and addressed in GiB (2^30). Seven percent
-# lie between them, and at 80 GB that is a card's whole spare room. Always
-# say which.
+# A GB is 10^9 bytes and a GiB is 2^30, seven percent more. Always say which.
 
 # %%
 size = sizing.cache_bytes(sizing.model("llama-3.1-70b"), tokens=131072)
 print(size / GiB, "GiB")
 print(round(size / GB, 2), "GB")
 print(sizing.show_bytes(size))
+print("an H100 'with 80 GB':", sizing.show_bytes(sizing.gpu("h100")))
 
 # %% [markdown]
-# 131,072 is what "128k" means: a model's k is 1,024.
+# The name on a card settles nothing: take the number that its driver
+# reports. Nor does a "k". Here "128k" is 128 · 1,024; not every maker counts
+# so, look at the config.
 #
-# Three claims from the wild, on one sheet. The paper of vLLM's authors
+# Three claims from the wild, on one sheet. vLLM's announcement (June 2023)
 # says that a sequence of LLaMA-13B takes up to 1.7 GB (with 2,048
 # tokens). A page on the web says that a token of such a model costs 1.5 MB.
 # And llama.cpp logs 272 MiB for 4,096 tokens of an 8B model in its format
@@ -144,7 +148,7 @@ print("8B, 4,096 in q8_0:", sizing.show_bytes(
 
 # %% [markdown]
 # The first is right if GB is meant as it is written. The second is nearly
-# twice too much. The third is right to the byte: q8_0 keeps 32 numbers in
+# twice the truth. The third is right to the byte: q8_0 keeps 32 numbers in
 # 34 bytes, because 32 codes of one byte share a scale of two.
 #
 # ## Fewer bits are not as few as they say
@@ -158,9 +162,12 @@ for name in ("bf16", "fp8", "int8", "int4", "int2", "q8_0", "q4_0"):
           "bits a number")
 
 # %% [markdown]
-# And the newest tokens, the **residual window**, stay in full. Before you
-# run this: a cache in 2 bits, 100 tokens, the last 32 in full. An eighth
-# of 16 bits? (The keys come as whole groups of 32, so up to 31 more wait.)
+# (q8_0 and q4_0 have a scale and no zero; fp8 here is a plain cast.)
+#
+# Some schemes, KIVI's among them (arXiv 2402.02750), also keep the newest
+# tokens in full, the **residual window**. Before you run this: a cache in 2
+# bits, 100 tokens, the last 32 in full. An eighth of 16 bits? (The keys come
+# as whole groups of 32, so up to 31 more wait.)
 
 # %%
 for tokens in (32, 100, 1000, 100_000):
@@ -307,9 +314,10 @@ figures.show(
 # ## Claim: the cache sets the ceiling on every GPU
 #
 # A decode step reads all weights once, and the cache of every sequence
-# once. While the weights are the larger part, another sequence costs
-# almost nothing; beyond the crossing each one costs its cache. The 8B
-# model with 8,192 tokens in each sequence:
+# once. Every further sequence adds its own cache to what a step reads, and
+# nothing to the weights. While all caches together are far smaller than the
+# weights that is hardly noticed; at the crossing a step reads twice the
+# weights. The 8B model with 8,192 tokens in each sequence:
 
 # %%
 batches = list(range(1, 65))
@@ -324,10 +332,10 @@ figures.step_reads(batches, weights, [
     sizing.cache_bytes(llama, 512, b) for b in batches])
 
 # %% [markdown]
-# Both regimes exist on every card. At 512 tokens the weights set the pace
-# for all these batches; at 8,192 the cache takes over early. Predict before
-# you run: at 16 times the context, is the crossing at a sixteenth of the
-# batch?
+# Both regimes exist on every card. At 512 tokens the weights are the larger
+# part for all these batches; at 8,192 the cache takes over early. Predict
+# before you run: at 16 times the context, is the crossing at a sixteenth of
+# the batch?
 
 # %%
 for context in (512, 2048, 8192, 32768, 131072):
@@ -335,8 +343,9 @@ for context in (512, 2048, 8192, 32768, 131072):
           f"batch {sizing.crossover_batch(llama, context)}")
 
 # %% [markdown]
-# Batch times context is what counts: the number of cached tokens, of all
-# sequences together. For this model it is
+# Yes, up to rounding, because a batch is whole. Batch times context is what
+# counts: the number of cached tokens, of all sequences together. For this
+# model it is
 
 # %%
 print(f"{sizing.crossover_tokens(llama):,} tokens in all")
@@ -344,9 +353,11 @@ print(f"{sizing.crossover_tokens(llama):,} tokens in all")
 # %% [markdown]
 # ## More than one card
 #
-# Tensor parallelism shares the key/value heads out. With eight heads it
-# ends at eight cards: beyond, each head lies on several. A latent belongs
-# to all heads, and every card holds it whole.
+# A model too large for one card is cut. With **tensor parallelism** every
+# card (a **rank**) holds a slice of every matrix, and some of the heads.
+# Eight key/value heads can be shared out over eight cards: beyond, each head
+# lies on several. A latent belongs to all heads, and under tensor
+# parallelism every card holds it whole.
 
 # %%
 for name in ("llama-3.1-70b", "deepseek-v3"):
@@ -378,10 +389,11 @@ figures.memory_stack({
 # %% [markdown]
 # For a design document, on the command line:
 #
-#     kvlearn size llama-3.1-70b --context 128k --batch 8 \
-#         --cache fp8 --memory 141GB
+#     kvlearn size llama-3.1-70b --context 128k --batch 4 \
+#         --weights int4 --cache fp8 --gpu h200
 #
-# prints the table, each row with its formula, the numbers put in.
+# prints a table, each row with its formula, the numbers put in. (It is the
+# one with weights in int4 and cache in fp8, drawn above.)
 #
 # ## When it breaks
 #
@@ -403,40 +415,42 @@ figures.memory_stack({
 # > times the context that is one sequence. The weights are two bytes a
 # > parameter. Their quotient is the batch from which the cache outweighs
 # > them: at 128k a few sequences, and one where the weights are in 4 bits.
-# > Below the crossing a decode step is bound by reading the
-# > weights and batching is nearly free; above it the cache sets the pace,
-# > and in any case it bounds how many sequences fit. I read head_dim from
-# > the config, count key/value heads and not heads, take min(tokens, window)
-# > where a layer has a window, drop the factor 2 for a latent, add scales
-# > and the residual for low bits, and say GiB or GB.
+# > Far below the crossing a decode step is bound by reading the weights
+# > and batching is nearly free; at the crossing a step reads twice the
+# > weights, above it mostly cache; and in any case the cache bounds how many
+# > sequences fit. I read head_dim from the config, count key/value heads and
+# > not heads, take min(tokens, window) where a layer has a window, drop the
+# > factor 2 for a latent, add scales and the residual for low bits, and say
+# > GiB or GB.
 #
 # ## Sentences that give a beginner away
 #
-# - *"Heads times head_dim is the hidden size."* Often, and not in Qwen3,
-#   Gemma or gpt-oss.
+# - *"Heads times head_dim is the hidden size."* Often; not in Qwen3-0.6B,
+#   Gemma 3 or gpt-oss.
 # - *"More parameters, more cache."* It depends on layers and key/value
 #   heads.
-# - *"A 4-bit cache is a quarter."* Scales and zeros cost bits, and the
-#   newest tokens are kept in full.
+# - *"A 4-bit cache is a quarter."* Scales and zeros cost bits, and some
+#   schemes keep the newest tokens in full.
 # - *"At 128k the cache is larger than the weights."* At which batch, in
 #   which precision?
-# - *"The cache is always the bottleneck."* Below the crossing it is the
+# - *"The cache is always the bottleneck."* Far below the crossing it is the
 #   weights.
-# - *"Sixteen cards hold twice what eight do."* Not if there are eight
-#   key/value heads.
+# - *"Sixteen cards hold twice what eight do."* Not as one
+#   tensor-parallel group with eight key/value heads: only the weights get
+#   smaller on each card. Two groups of eight do.
 # - *"It is 40 GB."* 40 GiB, which is nearly 43 GB.
 #
 # ## Where you meet it
 #
-# - vLLM measures what is free after loading the weights, and divides by the
-#   bytes of a block: that is its number of blocks.
+# - vLLM takes its share of the card (a setting), subtracts the weights and
+#   the peak of a trial run, and divides by the bytes of a block: that is its
+#   number of blocks.
 # - nano-vllm does the same in one line, and reads `head_dim` from the
 #   config with the quotient as its fallback.
 # - llama.cpp logs the size of its cache when it starts, keys and values
 #   apart, since their types may differ (ggml-org/llama.cpp#4312).
-# - The published "93.3 % smaller" of DeepSeek-V2 compares with a model of
-#   another shape and cannot come from the latent alone: lesson 06 takes it
-#   apart.
+# - The published "93.3 % smaller" of DeepSeek-V2 is not against the same
+#   model with all heads stored: lesson 06 takes it apart.
 #
 # ## Exercises
 #

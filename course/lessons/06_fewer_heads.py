@@ -177,8 +177,8 @@ print("library", mean_pool_heads(weight, 2, 2).flatten().tolist())
 
 # %% [markdown]
 # Neighbours are averaged, because neighbours will share. And it is a mean,
-# not a sum: a sum would multiply every score by the number of heads, and the
-# softmax would become nearly one-hot.
+# not a sum: where the heads agree, a mean leaves the scores as they were and
+# a sum of three multiplies them by three.
 #
 # Now the real model: all its key/value heads become one. Before
 # you run the next cells: will it still know the capital of France? Half as
@@ -231,10 +231,12 @@ heads = middle.detach().cpu().unflatten(0, (config.num_kv_heads, -1))
 print(torch.corrcoef(heads.flatten(1)))
 
 # %% [markdown]
-# The heads have learned unrelated things, and the mean of unrelated
-# directions is none of them. Nothing asked them to agree while they were
-# trained. (Even two heads that did the same could have written it in
-# different coordinates.) How much does it hurt to pool **one** layer and leave the others?
+# As matrices the heads have nothing in common, and the mean of unrelated
+# directions is none of them. (That does not say that they look for different
+# things: two heads that do the same may have written it in different
+# coordinates. Averaging fails either way.)
+#
+# How much does it hurt to pool **one** layer and leave the others?
 
 
 # %%
@@ -349,9 +351,10 @@ for position in (0, 3):
 #     (q_nope · W c  +  q_rope · k_rope) / √(nope_dim + rope_dim)
 #
 # ("nope": no position.) The root is that of the width of the *whole
-# expanded key*. In the absorbed form the vectors that are multiplied are
-# wider, and it is tempting to take their width. With DeepSeek-V3's
-# sizes, what happens to a query's favourite among 1,000 keys?
+# expanded key*. (V3 multiplies in a factor of its position scaling.) In
+# the absorbed form the vectors that are multiplied are wider, and it is
+# tempting to take their width. With DeepSeek-V3's sizes, what happens to a
+# query's favourite among 1,000 keys?
 
 # %%
 scores = torch.zeros(1000)
@@ -368,8 +371,9 @@ for name, width in (("nope + rope", 128 + 64), ("latent + rope", 512 + 64)):
 #
 # `LatentAttention` has the whole of it, with the names of DeepSeek's
 # checkpoints, and `LatentCache` stores its two sides: the latent where other
-# caches have keys, and the rotary key where they have values. Expanded and
-# absorbed, a prompt and then token by token:
+# caches have keys, and the rotary key where they have values. (The latent is
+# normed, then stored; the norm belongs to *down*, so absorbing is untouched.)
+# Expanded and absorbed, a prompt and then token by token:
 
 # %%
 from kvlearn.latent_attention import LatentAttention, LatentConfig
@@ -395,7 +399,10 @@ print("bytes predicted", (16 + 6) * 9 * 8, "measured", cache.used_bytes)
 # layer stored each head's expanded key and value:
 
 # %%
-print("expanded:", 8 * (12 + 6 + 10) * 9 * 8, "bytes")
+tokens, float64 = 9, 8  # bytes of a number
+key_width = sizes.nope_dim + sizes.rope_dim
+one_token = sizes.num_heads * (key_width + sizes.value_dim)
+print("expanded:", one_token * tokens * float64, "bytes")
 
 # %% [markdown]
 # And the work? A counter of floating-point operations watches one decode
@@ -454,11 +461,13 @@ print("MLA in key/value heads of 128:", v3.numbers_per_token / (2 * 128))
 
 # %% [markdown]
 # MLA costs what a little more than two key/value heads would cost, and
-# gives every head keys of its own.
+# gives every head keys of its own. (Lesson 05's number for all heads was
+# larger: V3's own expanded keys are 128 + 64 wide. Here every key is 128
+# wide, as in Llama.)
 
 # %%
 figures.show(
-    figures.bars({name: {"numbers": shape.numbers_per_token}
+    figures.bars({name: {"cache": shape.numbers_per_token}
                   for name, shape in kinds.items()},
                  ylabel="numbers a token and layer", log=True),
     caption="What one token leaves in one layer of a model with 128 query "
@@ -502,7 +511,7 @@ print(f"6 bits against 16: {1 - numbers * 6 / (old * 16):.1%} smaller")
 # ## Arithmetic intensity
 #
 # Memory is one reason for fewer heads. Speed is the other. A decode step
-# reads the whole cache, and a processor can do hundreds of operations in the
+# reads the whole cache, and a GPU can do hundreds of operations in the
 # time it takes to read one byte. How many does attention have to do? The
 # **arithmetic intensity** is operations for each byte.
 #
@@ -527,8 +536,13 @@ for heads in (6, 2, 1):
 # %% [markdown]
 # Neither the length of the text nor the batch is in it: twice the tokens are
 # twice the operations and twice the bytes, and every text reads a cache of
-# its own. (Weights are different: a batch shares them.) Only sharing heads,
-# fewer bits, or more queries at once can raise it.
+# its own. (Weights are different: a batch shares them.) What raises it: query
+# heads that share, one vector that serves as key and value, fewer bits, more
+# queries at once, or texts that share a stored prefix.
+#
+# The second of these is absorbed MLA. In DeepSeek-V3 each of 128 heads does
+# 2 · 576 operations for the score and 2 · 512 for the sum, and all of them
+# read the same 576 numbers of two bytes: 2 · 128 · (576 + 512) / 1152.
 #
 # A line to hold it against: a card that does 1,000 · 10¹² operations a
 # second and reads 5 · 10¹² bytes does 200 operations a byte. These are round
@@ -550,15 +564,16 @@ figures.intensity_bars(
 )
 
 # %% [markdown]
-# With MHA the arithmetic units wait nearly all the time. Groups bring
-# them more work for each byte, for nothing. Absorbed MLA is at the other end:
-# all 128 heads use each latent twice, as key and as value, and on such a card
-# the arithmetic, and no longer the reading, sets the pace.
+# With MHA the arithmetic units wait nearly all the time. Groups do the same
+# work on fewer bytes. Absorbed MLA is at the other end: all 128 heads use
+# each latent twice, as key and as value, and on such a card arithmetic and
+# reading take about equally long.
 #
 # ## When it breaks
 #
 # - **Tensor parallelism.** Eight ranks can share eight key/value heads, one
-#   each. One head, or one latent, cannot be cut: every rank holds all of it.
+#   each. One head, or one latent, cannot be shared out by heads, and every
+#   rank holds all of it (unless the tokens or the requests are shared out).
 
 # %%
 llama = sizing.model("llama-3-70b")
@@ -568,10 +583,13 @@ for ranks in (1, 8, 16):
           f"{sizing.bytes_per_token(v3, ranks=ranks):7,}")
 
 # %% [markdown]
+# On one card MLA's cache is the smaller, on each of eight it is the larger.
+#
 # - **A cache made with the number of query heads** works and wastes a whole
 #   factor (pytorch/torchtune#38 allocated it so).
 # - **The wrong pairs in RoPE.** DeepSeek's checkpoints pair neighbours where
-#   Llama's pair halves. The rotary key is small, and the text wrong.
+#   Hugging Face's Llama checkpoints pair halves. The rotary key is small, and
+#   the text wrong.
 # - **Quality.** Fewer key/value heads are fewer different things to look
 #   up. How few a model can bear is found by training it, and is not in any
 #   formula here.
@@ -611,8 +629,8 @@ for ranks in (1, 8, 16):
 #
 # ## Where you meet it
 #
-# - Llama 3, Mistral and Qwen: groups of 4 to 16 query heads (in the table
-#   above). Falcon-7B: one key/value head for 71.
+# - Llama 3 and Qwen: groups of 2 (Qwen3-0.6B, lesson 05) to 16
+#   (Llama-3.1-405B). Falcon-7B: one key/value head for 71.
 # - DeepSeek-V2 and V3: latent attention (arXiv 2405.04434).
 # - Hugging Face transformers: `DeepseekV3Attention` caches the latent and the
 #   rotary key, and expands them at every step.

@@ -55,9 +55,8 @@ MISCONCEPTIONS = (
     Misconception(
         "head_dim was worked out from the hidden size even where the config says it",
         lambda config: _read(config, head_dim=lambda c, own: c["hidden_size"] // c["num_attention_heads"]),
-        "head_dim is a field of its own. In Gemma, Qwen3 and gpt-oss it is not hidden_size over the "
-        "number of "
-        "heads, so the division is only for configs that leave it out.",
+        "head_dim is a field of its own. In Gemma 3, Qwen3-0.6B and gpt-oss it is not hidden_size over the "
+        "number of heads, so the division is only for configs that leave it out.",
     ),
     Misconception(
         "the query heads were taken for the key/value heads",

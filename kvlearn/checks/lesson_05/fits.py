@@ -53,10 +53,16 @@ FIT_MISCONCEPTIONS = (
         "sequences.",
     ),
     Misconception(
-        "the last block of a sequence was not rounded up",
+        "a sequence was given part of a block",
         lambda memory, weights, token, tokens, block: max(memory - weights, 0) // (tokens * token),
         "Memory is handed out in whole blocks. A sequence with one token in its last block has taken "
         "that block.",
+    ),
+    Misconception(
+        "a sequence was given part of a block, and too heavy weights a negative number",
+        lambda memory, weights, token, tokens, block: (memory - weights) // (tokens * token),
+        "Memory is handed out in whole blocks: a sequence with one token in its last block has taken that "
+        "block. And where the weights alone are too large no sequence fits: that is 0.",
     ),
     Misconception(
         "the last block of a sequence was left out",
@@ -184,9 +190,8 @@ CROSSOVER_BATCH = Exercise(
     title="Where the cache takes over",
     minutes=10,
     difficulty=2,
-    why="Below this batch a decode step waits for the weights, and another sequence is nearly free. "
-    "Above it each "
-    "sequence costs its own cache.",
+    why="Far below this batch a decode step waits for the weights, and another sequence is nearly free. "
+    "Above it most of what a step reads is cache.",
     signature="crossover_batch(parameters, weight_bits, token_bytes, tokens)",
     reference=crossover_batch,
     cases=_crossover_cases,

@@ -75,6 +75,12 @@ HYBRID_MISCONCEPTIONS = (
         "A window of W is the token itself and the W - 1 before it, W together.",
     ),
     Misconception(
+        "only the keys (or only the values) were counted",
+        lambda *sizes: hybrid_bytes(*sizes) // 2,
+        "A token leaves a key and a value in each layer that holds it, and each of their numbers takes two "
+        "bytes. One of these two factors is missing.",
+    ),
+    Misconception(
         "layers without a window were left out",
         _hybrid(lambda w, tokens, windows: 0 if w is None else min(w, tokens)),
         "None is not zero: such a layer has no limit, and for long texts it holds most of the cache.",

@@ -85,7 +85,7 @@ ATTEND_IN_GROUPS = Exercise(
         attend_in_groups,
         _limit,
         "But on the way the keys or values were copied for each query head, and the cache is read as if it "
-        "had all those heads.",
+        "had all those heads. (torch also copies a broadcast or expanded operand of `@` or einsum.)",
     ),
     axes={
         "q": "batch head query channel",

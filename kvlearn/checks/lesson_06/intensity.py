@@ -41,7 +41,7 @@ DECODE_INTENSITY = Exercise(
     title="Operations a byte",
     minutes=10,
     difficulty=2,
-    why="A processor can do hundreds of operations in the time in which it reads one byte. This number says "
+    why="A GPU can do hundreds of operations in the time in which it reads one byte. This number says "
     "how far below that decoding stays, and why fewer key/value heads make it faster.",
     signature="decode_intensity(num_heads, num_kv_heads, key_width, value_width, bits)",
     reference=decode_intensity,

@@ -103,8 +103,8 @@ MEAN_POOL_HEADS = Exercise(
         Misconception(
             "the heads were added up instead of averaged",
             _summed,
-            "A sum of keys makes every score as many times larger as heads went into it, and the softmax "
-            "nearly one-hot. The mean stays in the range that the model knows.",
+            "A sum of keys makes scores as many times larger than the mean's as heads went into it. Where "
+            "the heads agree, the mean keeps the range that the model knows.",
         ),
         Misconception(
             "the first head of each group was kept, the others dropped",
