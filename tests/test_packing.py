@@ -35,7 +35,7 @@ def test_every_code_comes_back_beside_every_other():
 
 @pytest.mark.parametrize("bits", [8, 4, 2])
 def test_codes_come_back_as_numbers(bits):
-    """A dtype that is forgotten at 8 bits, where nothing is unpacked; codes that share memory with the bytes."""
+    """A dtype that is forgotten at 8 bits, where nothing is unpacked; numbers in the bytes' own memory."""
     codes = torch.arange(2**bits, dtype=torch.uint8)[None]
     packed = pack(codes, bits)
     numbers = unpack(packed, bits, 2**bits, torch.float32)
