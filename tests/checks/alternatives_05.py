@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import torch
 
+from kvlearn.sizing.units import show_bytes
+
 GIB = 2**30
 
 
@@ -38,7 +40,11 @@ def read_with_tensors(config):
 
 
 def token_in_kib(num_layers, num_heads, num_kv_heads, head_dim, hidden_size, bits):
-    return f"{num_layers * num_kv_heads * head_dim * bits / 4 / 1024:.4f} KiB"
+    return f"~{num_layers * num_kv_heads * head_dim * bits / 4 / 1024:.4f} KiB per token"
+
+
+def token_in_both_units(num_layers, num_heads, num_kv_heads, head_dim, hidden_size, bits):
+    return show_bytes(num_layers * num_kv_heads * head_dim * bits // 4)
 
 
 def token_in_floats(num_layers, num_heads, num_kv_heads, head_dim, hidden_size, bits):
@@ -55,15 +61,15 @@ def token_with_torch(num_layers, num_heads, num_kv_heads, head_dim, hidden_size,
 
 
 def size_in_gib(token_bytes, prompt, new_tokens, batch):
-    return f"{batch * (prompt + new_tokens - 1) * token_bytes / GIB:.4g} GiB"
+    return f"about {batch * (prompt + new_tokens - 1) * token_bytes / GIB:.6g} GiB"
 
 
 def size_in_gb(token_bytes, prompt, new_tokens, batch):
-    return (round(batch * (prompt + new_tokens - 1) * token_bytes / 10**9, 4), "GB")
+    return (round(batch * (prompt + new_tokens - 1) * token_bytes / 10**9, 7), "GB")
 
 
 def size_in_mib(token_bytes, prompt, new_tokens, batch):
-    return f"{batch * (prompt + new_tokens - 1) * token_bytes / 2**20:,.1f} MiB"
+    return f"{batch * (prompt + new_tokens - 1) * token_bytes / 2**20:,.3f} MiB"
 
 
 def size_step_by_step(token_bytes, prompt, new_tokens, batch):
@@ -152,7 +158,7 @@ def crossover_by_search(parameters, weight_bits, token_bytes, tokens):
 
 ALTERNATIVES = {
     "read_sizes": [read_by_questions, read_with_tensors],
-    "bytes_per_token": [token_in_kib, token_in_floats, token_with_torch],
+    "bytes_per_token": [token_in_kib, token_in_both_units, token_in_floats, token_with_torch],
     "cache_size": [size_in_gib, size_in_gb, size_in_mib, size_step_by_step],
     "hybrid_bytes": [hybrid_of_layers, hybrid_in_mb],
     "latent_bytes": [latent_in_kb, latent_as_two],

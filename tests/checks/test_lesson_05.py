@@ -1,21 +1,28 @@
 """The napkin's checks: any unit a person would write, and what is told about one that is not."""
 
+import numpy
 import pytest
+import torch
 
 from kvlearn.checks import REGISTRY, judge
-from kvlearn.checks.engine import WrongAnswer
-from kvlearn.checks.lesson_05.amounts import interval
+from kvlearn.checks.engine import Case, WrongAnswer
+from kvlearn.checks.lesson_05.amounts import interval, observe_size
+from kvlearn.sizing.units import show_bytes
 
 SIZES = ["bytes_per_token", "cache_size", "hybrid_bytes", "latent_bytes", "quantised_bytes"]
 WRITINGS = {
     "a float": float,
     "GiB": lambda n: f"{n / 2**30:.9g} GiB",
     "GB without a blank": lambda n: f"{n / 10**9:.9g}GB",
-    "MiB with commas": lambda n: f"{n / 2**20:,.4f} MiB",
+    "MiB with commas": lambda n: f"{n / 2**20:,.6f} MiB",
     "a pair": lambda n: (n / 1000, "kB"),
     "bytes in words": lambda n: f"{n:,} bytes",
     "small letters": lambda n: f"{n / 2**10:.3f} kib",
     "a power of ten": lambda n: f"{n / 10**6:.6e} MB",
+    "both units": lambda n: show_bytes(n, 6),
+    "about": lambda n: f"~{n / 2**10:,.3f} KiB",
+    "with its token": lambda n: f"≈ {n / 10**3:,.3f} kB / token",
+    "numpy": lambda n: numpy.float64(n),
 }
 
 
@@ -42,16 +49,12 @@ def test_a_mistake_has_its_name_in_every_unit(name):
 
 
 def _generator():
-    import torch
-
     return torch.Generator().manual_seed(3)
 
 
 @pytest.mark.parametrize("name", [e for e in REGISTRY if REGISTRY[e].lesson == 5])
 def test_another_seed_is_another_sheet(name):
     """The same numbers every time: an answer that was read off once would pass."""
-    import torch
-
     drawn = [
         repr([case.inputs for case in REGISTRY[name].cases(torch.Generator().manual_seed(seed))])
         for seed in range(5)
@@ -76,6 +79,11 @@ def test_another_seed_is_another_sheet(name):
         (True, "yours is a bool"),
         ((1, "GiB", 2), "yours is a tuple"),
         ("9" * 999 + " GB", "is not a size"),
+        (-5.0, "never negative; yours is -5."),
+        (torch.empty((), device="meta"), "yours is a tensor of shape ()"),
+        ("1.56 GiB (1.56 GB)", "says two sizes that are not the same"),
+        ("1.56 GiB (1.68 G)", "has the unit 'G'"),
+        ("1.56 GiB (1.68 GB) or so", "is not a size"),
     ],
 )
 def test_what_is_no_size_is_told_so(value, said):
@@ -97,10 +105,68 @@ def test_rounding_goes_half_of_the_last_digit_and_no_further():
 
 def test_gb_for_gib_is_seen_where_it_is_rounded():
     """ "1.7 GiB" for 1.56 GiB, as a blog says it: not the exact misconception, and told all the same."""
+    for name, exercise in ((name, REGISTRY[name]) for name in SIZES):
+        said = judge(exercise, lambda *sizes, e=exercise: f"{e.reference(*sizes) / 10**9:.9f} GiB").message
+        assert "GB and GiB were mixed up" in said or "The step from GB to GiB is 7 percent." in said, name
+        said = judge(exercise, lambda *sizes, e=exercise: f"{e.reference(*sizes) / 2**10:.1f} kB").message
+        assert "The step from kB to KiB is 2 percent." in said, name
     exercise = REGISTRY["cache_size"]
-    result = judge(exercise, lambda *sizes: f"{exercise.reference(*sizes) / 10**9:.3f} GiB")
-    assert (
-        "GB and GiB were mixed up" in result.message or "Seven percent is the step from GB" in result.message
-    )
     result = judge(exercise, lambda *sizes: round(exercise.reference(*sizes) / 2**30) + 1)
     assert "A number without a unit counts as bytes." in result.message
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("text", ["0 GiB", "0.00 TiB", "0e99 GiB", "about 0.0 GB"])
+def test_zeros_are_not_a_size(name, text):
+    """ "0 GiB" stands for everything below half a GiB, and so it was right."""
+    for seed in range(5):
+        message = judge(REGISTRY[name], lambda *sizes: text, seed).message
+        assert f"{text!r} is too coarse" in message and "Write at least three digits" in message
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_two_digits_are_too_few_unless_they_say_it_all(name):
+    """ "1.6 GiB" is right for sizes that are six percent apart; "72 KiB" may be the size to the byte."""
+    exercise = REGISTRY[name]
+    for seed in range(5):
+        message = judge(exercise, lambda *sizes: f"{exercise.reference(*sizes):.1e} B", seed).message
+        assert "is too coarse: it stands for every size from" in message
+    exact = Case({"n": 0}, "the size itself")
+    for text in ("72 KiB", "~72 KiB", "7.2e1 KiB", "72.0 KiB (74 kB)"):
+        assert observe_size(lambda n: 72 * 2**10, ())(lambda n, t=text: t, exact) == 72 * 2**10
+
+
+HIDDEN = {
+    "cache_size": lambda token, prompt, new, batch: f"{token * (prompt + new) * batch / 2**30:.2f} GiB",
+    "quantised_bytes": lambda tokens, dim, bits, group, residual: (
+        f"{REGISTRY['quantised_bytes'].reference(tokens, dim, bits, group, residual - 1) / 2**10:.0f} KiB"
+    ),
+    "hybrid_bytes": lambda windows, heads, dim, tokens: (
+        f"{sum(tokens if w is None else min(w + 1, tokens) for w in windows) * heads * dim / 2**18:.3g} MiB"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_rounding_hides_no_mistake(name):
+    """One token too many, rounded to the same GiB as the right size: the very thing that is asked."""
+    for seed in range(20):
+        result = judge(REGISTRY[name], HIDDEN[name], seed)
+        assert not result.passed, (seed, result.message)
+    assert "Write more digits, or the bytes." in judge(REGISTRY["cache_size"], HIDDEN["cache_size"]).message
+
+
+def test_what_is_nearly_right_is_told_in_bytes():
+    """ "1 times as much" for a size that is one token off; -5 bytes "of it"."""
+    exercise = REGISTRY["bytes_per_token"]
+    assert "1 bytes too many" in judge(exercise, lambda *sizes: exercise.reference(*sizes) + 1).message
+    message = judge(exercise, lambda *sizes: exercise.reference(*sizes) * 3 + 1).message
+    assert "3 times as much" in message and "too many" not in message
+
+
+def test_a_number_that_python_will_not_write():
+    """An answer of five thousand digits ended in the checker's own traceback."""
+    with pytest.raises(WrongAnswer, match="never negative; yours is a number of about 5,000 digits"):
+        interval(-(10**5000))
+    for name in (*SIZES, "sequences_that_fit", "crossover_batch"):
+        assert "digits" in judge(REGISTRY[name], lambda a, b, c, d, e=0, f=0: 10**5000).message
