@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kvlearn.rope import RopeScaling
-from kvlearn.values import is_number, is_whole
+from kvlearn.values import is_number, keep_whole, whole
 
 
 def check_theta_and_eps(config) -> None:
@@ -38,11 +38,7 @@ class DecoderConfig:
         for name in (
             "vocab_size hidden_size num_layers num_heads num_kv_heads head_dim intermediate_size max_position"
         ).split():
-            size = getattr(self, name)
-            if not is_whole(size):
-                raise ValueError(f"{name} is a whole number; got {size!r}.")
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1; got {size}.")
+            keep_whole(self, name)
         check_theta_and_eps(self)
         for name in ("tie_embeddings", "qkv_bias", "qk_norm"):
             if not isinstance(getattr(self, name), bool):
@@ -57,7 +53,7 @@ class DecoderConfig:
                 f"RoPE turns pairs of coordinates, so head_dim must be even; got {self.head_dim}."
             )
         self._check_rope_scaling()
-        self._check_windows()
+        self._keep_windows()
 
     def _check_rope_scaling(self) -> None:
         scaling = self.rope_scaling
@@ -70,15 +66,14 @@ class DecoderConfig:
         if not scaling.low_freq_factor < scaling.high_freq_factor:
             raise ValueError(f"low_freq_factor should be below high_freq_factor; got {scaling}.")
 
-    def _check_windows(self) -> None:
+    def _keep_windows(self) -> None:
         if not isinstance(self.windows, tuple) or len(self.windows) not in (0, self.num_layers):
             raise ValueError(
                 f"windows is a tuple with one window (or None) for each of the {self.num_layers} layers, or "
                 f"empty; got {self.windows!r}."
             )
-        for window in self.windows:
-            if window is not None and (not is_whole(window) or window < 1):
-                raise ValueError(f"A window is a whole number, at least 1, or None; got {window!r}.")
+        kept = tuple(None if window is None else whole(window, "a layer's window") for window in self.windows)
+        object.__setattr__(self, "windows", kept)
 
     @property
     def group_size(self) -> int:

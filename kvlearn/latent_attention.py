@@ -32,7 +32,7 @@ from kvlearn.decoder import RMSNorm
 from kvlearn.decoder_config import check_theta_and_eps
 from kvlearn.linear import Linear
 from kvlearn.rope import apply_rope
-from kvlearn.values import is_whole
+from kvlearn.values import keep_whole
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,9 @@ class LatentConfig:
 
     def __post_init__(self):
         for field in fields(self):
-            size = getattr(self, field.name)
-            if field.type is int or (field.name == "query_latent_dim" and size is not None):
-                if not is_whole(size) or size < 1:
-                    raise ValueError(f"{field.name} is a whole number, at least 1; got {size!r}.")
+            may_be_none = field.name == "query_latent_dim" and self.query_latent_dim is None
+            if field.type is not float and not may_be_none:
+                keep_whole(self, field.name)
         if self.rope_dim % 2:
             raise ValueError(f"RoPE turns pairs of coordinates, so rope_dim is even; got {self.rope_dim}.")
         check_theta_and_eps(self)

@@ -157,8 +157,8 @@ def test_layer_types_default_to_windows_in_the_upper_layers():
         ({"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rope_type 'default' or 'llama3'"),
         ({"rope_parameters": LLAMA3 | {"factor": 0}}, "above 0"),
         ({"rope_parameters": LLAMA3 | {"low_freq_factor": 4.0}}, "below high_freq_factor"),
-        ({"model_type": "mistral", "sliding_window": 0}, "A window is a whole number, at least 1"),
-        ({"model_type": "mistral", "sliding_window": "4k"}, "A window is a whole number"),
+        ({"model_type": "mistral", "sliding_window": 0}, "a layer's window must be at least 1; got 0"),
+        ({"model_type": "mistral", "sliding_window": "4k"}, "a layer's window is a whole number; got '4k'"),
         (
             {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 4, "layer_types": ["full"]},
             "layer_types should be full_attention or sliding_attention for each of the 3 layers",
@@ -177,7 +177,7 @@ def test_what_is_not_built_is_refused_by_name(fields, message):
     [
         ({"windows": (4, None)}, "one window .* for each of the 3 layers"),
         ({"windows": [4, 4, 4]}, "windows is a tuple"),
-        ({"windows": (4, 0, None)}, "at least 1, or None; got 0"),
+        ({"windows": (4, 0, None)}, "a layer's window must be at least 1; got 0"),
         ({"windows": (4, 2.5, None)}, "got 2.5"),
         ({"qkv_bias": 1}, "qkv_bias is True or False; got 1"),
         ({"qk_norm": None}, "qk_norm is True or False; got None"),

@@ -212,10 +212,10 @@ def test_pairs_of_neighbours_turn_as_halves_of_their_own():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"latent_dim": 0}, "latent_dim is a whole number, at least 1; got 0"),
-        ({"num_heads": -4}, "num_heads is a whole number"),
+        ({"latent_dim": 0}, "latent_dim must be at least 1; got 0"),
+        ({"num_heads": -4}, "num_heads must be at least 1; got -4"),
         ({"value_dim": 2.0}, "value_dim is a whole number"),
-        ({"query_latent_dim": 0}, "query_latent_dim is a whole number"),
+        ({"query_latent_dim": 0}, "query_latent_dim must be at least 1"),
         ({"rope_dim": 3}, "rope_dim is even; got 3"),
         ({"rope_theta": 0}, "rope_theta is a number above 0"),
         ({"norm_eps": -1.0}, "norm_eps is a number, 0 or above"),

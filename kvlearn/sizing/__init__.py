@@ -29,7 +29,7 @@ from kvlearn.sizing.formulas import (
 from kvlearn.sizing.known import gpu, gpus, model, models
 from kvlearn.sizing.shape import ModelShape
 from kvlearn.sizing.units import read_bytes, read_count, read_tokens, show_bytes
-from kvlearn.sizing.units import whole as read_whole
+from kvlearn.values import whole as read_whole
 
 __all__ = [
     "CACHE_TYPES",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvlearn.sizing.families import DEFAULTS, FULL_EVERY
-from kvlearn.sizing.fields import HARMLESS, KINDS, NAMES, NESTED, OTHER_CACHES, READ, SOUNDS_LIKE
+from kvlearn.sizing.fields import FLAGS, HARMLESS, KINDS, NAMES, NESTED, OTHER_CACHES, READ, SOUNDS_LIKE
 from kvlearn.sizing.parameters import count_parameters
 from kvlearn.sizing.shape import MOST_LAYERS, ModelShape
 
@@ -67,15 +67,24 @@ def _load(config) -> tuple[dict, str]:
     return fields, str(fields.get("_name_or_path") or path.parent.name)
 
 
+def _check_kinds(fields: Mapping) -> None:
+    """Refuse what would be passed over, or taken for true, because it is of another kind."""
+    for name in (*NESTED, "attn_config"):
+        if not isinstance(fields.get(name), Mapping | None):
+            raise ConfigError(f"{name} should be an object with fields of its own; got {fields[name]!r:.60}.")
+    for name in FLAGS:
+        if not isinstance(fields.get(name), bool | None):
+            raise ConfigError(f"{name} should be true or false; got {fields[name]!r:.60}.")
+
+
 class _Reader:
     """One config, read field by field. `notes` collects what it did not say."""
 
     def __init__(self, fields: dict, name: str):
         self.name, self.notes = name, []
         outer = fields.get("model_type")
-        self.nested = next((key for key in NESTED if isinstance(fields.get(key), Mapping)), None)
-        if isinstance(outer, str) and outer in OTHER_CACHES:
-            raise ConfigError(f"model_type {outer!r}: {OTHER_CACHES[outer]}.")
+        _check_kinds(fields)
+        self.nested = next((key for key in NESTED if fields.get(key) is not None), None)
         if fields.get("is_encoder_decoder"):
             raise ConfigError(
                 "is_encoder_decoder is true: such a model also keeps the keys and values of its encoder, and "
@@ -83,10 +92,14 @@ class _Reader:
             )
         if self.nested:
             fields = {"model_type": f"{outer}_text", **fields[self.nested]}
-        if isinstance(fields.get("attn_config"), Mapping):  # MPT and DBRX keep the key/value heads there
+            _check_kinds(fields)
+        if fields.get("attn_config") is not None:  # MPT and DBRX keep the key/value heads there
             fields = {**fields, **{k: v for k, v in fields["attn_config"].items() if k == "kv_n_heads"}}
         self.fields = fields
         self.family = fields.get("model_type") if isinstance(fields.get("model_type"), str) else None
+        for family in (outer, self.family):
+            if isinstance(family, str) and family in OTHER_CACHES:
+                raise ConfigError(f"model_type {family!r}: {OTHER_CACHES[family]}.")
         self.defaults = DEFAULTS.get(self.family, {})
 
     def shape(self) -> ModelShape:
@@ -195,10 +208,7 @@ class _Reader:
         kv_heads = self.number("num_key_value_heads")
         old_falcon = self.family == "falcon" and not self.fields.get("new_decoder_architecture")
         if kv_heads is None or old_falcon:  # Falcon-7B has one head, whatever num_kv_heads says
-            flag = self.setting("multi_query")
-            if flag not in (None, True, False):
-                raise ConfigError(f"multi_query should be true or false; got {flag!r}.")
-            if flag:
+            if self.setting("multi_query"):
                 return 1
         if kv_heads is None and self.absent("num_key_value_heads"):
             kv_heads = self.default("num_key_value_heads")

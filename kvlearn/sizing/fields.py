@@ -27,6 +27,7 @@ HARMLESS = set(
 )
 SOUNDS_LIKE = re.compile(
     r"kv|key_value|head_dim|window|latent|lora_rank|layer_types|layers_?block|block_(type|config)|hybrid|mamba|ssm|"
+    r"^state_size|^d_state|^d_conv|time_step|(attn|attention|layer)_(idx|indices|period|offset)|"
     r"^linear_|conv_|recurren|rwkv|chunk|sparse|^index_|compress|shared?_layers|layers_shared|cross_attention|"
     r"global_(head|attn)|attention_(layers|types)|attn_(layer|type)|full_attention|attention_pattern|_v_dim|value_dim|^per_layer_config"
 )
@@ -36,4 +37,21 @@ KINDS = {
     "chunked_attention": "attention_chunk_size",
 }
 
-OTHER_CACHES = {"longcat_flash": "each of its layers attends twice, which is not understood here"}
+# Read as true or false; anything else, such as "no", would count as true.
+FLAGS = (
+    "use_sliding_window multi_query multi_query_attention new_decoder_architecture is_encoder_decoder "
+    "tie_word_embeddings"
+).split()
+
+_STATES = "its layers, or some of them, keep a state of a fixed size and no keys and values"
+_ENCODER = "it also keeps the keys and values of its encoder, and only decoders are understood"
+OTHER_CACHES = {
+    "longcat_flash": "each of its layers attends twice, which is not understood here",
+    **dict.fromkeys("mamba mamba2 falcon_mamba rwkv xlstm recurrent_gemma lfm2 lfm2_moe".split(), _STATES),
+    **dict.fromkeys(
+        "t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart plbart pegasus pegasus_x marian "
+        "bigbird_pegasus blenderbot blenderbot-small m2m_100 nllb-moe led fsmt prophetnet whisper moonshine "
+        "speech_to_text seamless_m4t seamless_m4t_v2".split(),
+        _ENCODER,
+    ),
+}

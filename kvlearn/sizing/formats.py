@@ -16,7 +16,7 @@ from fractions import Fraction
 import torch
 
 from kvlearn.quantization import QuantSpec
-from kvlearn.sizing.units import whole
+from kvlearn.values import keep_whole, whole
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Side:
     meta_bytes: int = 0
 
     def __post_init__(self):
-        whole(self.bits, "bits")
+        keep_whole(self, "bits")
         if self.quant_group is not None or self.axis != "token":
-            whole(self.quant_group, "quant_group")
-        whole(self.meta_bytes, "meta_bytes", at_least=0)
+            keep_whole(self, "quant_group")
+        keep_whole(self, "meta_bytes", at_least=0)
         if self.axis not in (None, "channel", "token"):
             raise ValueError(
                 f"axis is None, 'channel' or 'token'; got {self.axis!r}. (One scale for a whole tensor would "
@@ -51,6 +51,7 @@ class Side:
 
     def bits_of(self, width: int) -> Fraction:
         """Bits of one token's `width` numbers in one head, their share of scales and zeros included."""
+        width = whole(width, "width")
         group = self.quant_group or width
         if self.axis == "token" and width % group:
             raise ValueError(
@@ -84,8 +85,10 @@ class CacheType:
     residual_bits: int = 16  # of one number there
 
     def __post_init__(self):
-        whole(self.residual, "residual", at_least=0)
-        whole(self.residual_bits, "residual_bits")
+        if not isinstance(self.keys, Side) or not isinstance(self.values, Side):
+            raise ValueError(f"keys and values are a Side each; got {self.keys!r} and {self.values!r}.")
+        keep_whole(self, "residual", at_least=0)
+        keep_whole(self, "residual_bits")
 
     @property
     def exact(self) -> bool:
@@ -161,9 +164,11 @@ def from_specs(keys, values, residual: int = 32, dtype: torch.dtype = torch.bflo
     Args:
         keys, values: a `kvlearn.quantization.QuantSpec`, or None for numbers kept as they are.
         residual: most recent tokens kept in full.
-        dtype: what those are kept in.
+        dtype: what those are kept in, of 16 bits or more.
     """
     full = _by_name(dtype).keys
+    if full.axis is not None or full.bits < 16:
+        raise ValueError(f"What is kept in full has 16 bits or more and no scales; got {dtype!r}.")
     keys, values = (full if spec is None else _side_of(spec) for spec in (keys, values))
     return CacheType("quantised", keys, values, residual=residual, residual_bits=full.bits)
 

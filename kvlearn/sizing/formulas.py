@@ -13,7 +13,8 @@ from fractions import Fraction
 
 from kvlearn.sizing.formats import Side, cache_type, weight_bits
 from kvlearn.sizing.shape import ModelShape
-from kvlearn.sizing.units import read_bytes, whole
+from kvlearn.sizing.units import read_bytes
+from kvlearn.values import whole
 
 
 def cache_bytes(

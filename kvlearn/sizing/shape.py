@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from kvlearn.sizing.units import whole
+from kvlearn.values import keep_whole, whole
 
 MOST_LAYERS = 10_000  # a config that says more lies
 
@@ -44,12 +44,12 @@ class ModelShape:
 
     def __post_init__(self):
         for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim"):
-            whole(getattr(self, name), name)
+            keep_whole(self, name)
         if self.num_layers > MOST_LAYERS:
             raise ValueError(f"num_layers={self.num_layers}: no model has more than {MOST_LAYERS:,} layers.")
         for name in "value_dim latent_dim rope_dim hidden_size vocab_size max_position parameters".split():
             if getattr(self, name) is not None:
-                whole(getattr(self, name), name)
+                keep_whole(self, name)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}; the "
@@ -59,13 +59,14 @@ class ModelShape:
             raise ValueError(
                 "Latent attention stores a latent and a rotary key: give latent_dim and rope_dim, or none."
             )
-        if whole(self.shared_layers, "shared_layers", at_least=0) >= self.num_layers:
+        keep_whole(self, "shared_layers", at_least=0)
+        if self.shared_layers >= self.num_layers:
             raise ValueError(
                 f"shared_layers={self.shared_layers} of {self.num_layers} layers leave none that stores."
             )
-        self._check_windows()
+        self._keep_windows()
 
-    def _check_windows(self) -> None:
+    def _keep_windows(self) -> None:
         windows = self.windows
         if not isinstance(windows, list | tuple):
             windows = (windows,) * self.num_layers
@@ -73,9 +74,8 @@ class ModelShape:
             raise ValueError(
                 f"windows has one entry for each of the {self.num_layers} layers; got {len(windows)}."
             )
-        for window in set(windows) - {None}:
-            whole(window, "a layer's window")
-        object.__setattr__(self, "windows", tuple(windows))
+        kept = tuple(None if window is None else whole(window, "a layer's window") for window in windows)
+        object.__setattr__(self, "windows", kept)
 
     @classmethod
     def from_config(cls, config) -> "ModelShape":

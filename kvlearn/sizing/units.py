@@ -5,33 +5,18 @@ tokens k is 1,024, as in the names of models: a 128k model has 131,072 positions
 """
 
 import math
-import operator
 import re
 from fractions import Fraction
 
-from kvlearn.values import is_whole
+from kvlearn.values import is_number, whole
 
 BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "BYTE": 1, "BYTES": 1}
 TOKENS = {"": 1, "K": 2**10, "M": 2**20}
 COUNTS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-LARGEST = 10**100  # beyond it nothing is a size
 _NUMBER = re.compile(
     r"\s*([0-9][0-9,_]{,40}\.?[0-9]{,40}(?:[eE][+-]?[0-9]{1,2})?|\.[0-9]{1,40})\s*([A-Za-z]*)\s*"
 )
-
-
-def whole(value, name: str, at_least: int = 1) -> int:
-    """A whole number as a Python int, or a ValueError that says which one is not."""
-    if not is_whole(value):
-        shown = repr(value)
-        raise ValueError(f"{name} is a whole number; got {shown if len(shown) < 80 else shown[:77] + '...'}.")
-    number = operator.index(value)
-    if abs(number) > LARGEST:
-        raise ValueError(f"{name} has more than a hundred digits; that is no size.")
-    if number < at_least:
-        raise ValueError(f"{name} must be at least {at_least}; got {number}.")
-    return number
 
 
 def read_bytes(size: int | str, name: str = "memory") -> int:
@@ -84,6 +69,9 @@ def _split(text: str, name: str, example: str) -> tuple[Fraction, str]:
 
 def show_bytes(count: int | float, digits: int = 2) -> str:
     """Both units at once: "40.00 GiB (42.95 GB)"; small sizes as plain bytes."""
+    if not is_number(count) or abs(count) == math.inf:
+        raise ValueError(f"A size in bytes is a finite number; got {count!r:.60}.")
+    digits = whole(digits, "digits", at_least=0)
     if count < 2**10:
         return f"{count:,} B"
     power = min(int(math.log2(count) // 10), 4)

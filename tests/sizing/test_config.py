@@ -272,6 +272,22 @@ def test_what_is_no_config(config):
         ({"sliding_window_pattern": "LLLG", "sliding_window": 9}, "sliding_window_pattern should"),
         ({"model_type": "longcat_flash"}, "model_type 'longcat_flash': each of its layers attends twice"),
         ({"model_type": ["llama"], "head_dim": -1}, "head_dim should be"),
+        ({"full_attn_idxs": [1]}, r"full_attn_idxs is \[1\]"),
+        ({"attn_layer_period": 8}, "attn_layer_period is 8"),
+        ({"state_size": 128}, "state_size is 128"),
+        ({"model_type": "mamba"}, "model_type 'mamba': its layers, or some of them, keep a state"),
+        ({"model_type": "rwkv"}, "model_type 'rwkv': its layers"),
+        ({"model_type": "lfm2"}, "model_type 'lfm2': its layers"),
+        ({"text_config": {**LLAMA, "model_type": "mamba2"}}, "model_type 'mamba2': its layers"),
+        ({"model_type": "t5"}, "model_type 't5': it also keeps the keys and values of its encoder"),
+        ({"model_type": "whisper"}, "model_type 'whisper': it also keeps"),
+        ({"use_sliding_window": "no"}, "use_sliding_window should be true or false; got 'no'"),
+        ({"multi_query": "yes"}, "multi_query should be true or false; got 'yes'"),
+        ({"is_encoder_decoder": "no"}, "is_encoder_decoder should be true or false; got 'no'"),
+        ({"text_config": {"multi_query": 1}}, "multi_query should be true or false; got 1"),
+        ({"text_config": "x"}, "text_config should be an object with fields of its own; got 'x'"),
+        ({"text_config": []}, r"text_config should be an object .*; got \[\]"),
+        ({"text_config": {"attn_config": [8]}}, r"attn_config should be an object .*; got \[8\]"),
     ],
 )  # fmt: skip
 def test_a_config_that_lies_or_is_not_understood_is_refused_by_field(fields, said):
@@ -286,7 +302,7 @@ def test_fields_that_only_sound_like_it_do_no_harm():
         "chunk_size_feed_forward": 0, "use_cache": True, "q_lora_rank": 5, "rope_scaling": None,
         "mlp_layer_types": ["dense"] * 5, "decoder_sparse_step": 1, "sliding_window": None,
         "cross_attention_hidden_size": None, "attention_bias": False,
-        "num_nextn_predict_layers": 1, "shared_expert_intermediate_size": 9,
+        "text_config": None, "num_nextn_predict_layers": 1, "shared_expert_intermediate_size": 9,
     }  # fmt: skip
     assert shape(**harmless) == shape()
 

@@ -1,5 +1,6 @@
 """Types of a cache: bits with their scales, by name and by spec."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,12 +59,26 @@ def test_torch_dtypes(dtype, nbytes):
         (lambda: from_specs(QuantSpec(axis="tensor"), None), "axis is None, 'channel' or 'token'"),
         (lambda: from_specs("int4", None), "keys and values are QuantSpecs, or None; got 'int4'"),
         (lambda: CacheType("x", Side(8), Side(8), residual=1.5), "residual is a whole number"),
+        (lambda: CacheType("x", 4, 4), "keys and values are a Side each; got 4 and 4"),
+        (lambda: cache_type("int4").bits_each(0), "width must be at least 1; got 0"),
+        (lambda: cache_type("int4").bits_each(-32), "width must be at least 1; got -32"),
+        (lambda: from_specs(None, None, dtype="int4"), "16 bits or more and no scales; got 'int4'"),
+        (lambda: from_specs(QuantSpec(), None, dtype=torch.float8_e4m3fn), "kept in full has 16 bits"),
         (lambda: weight_bits("q8_0"), "no weight type 'q8_0'"),
     ],
 )
 def test_what_cannot_be_is_refused(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_numbers_of_a_type_are_pythons():
+    """numpy's int8 goes round at 127: 8 bits of 40 numbers would be 64."""
+    side = Side(np.int8(8), "token", np.int8(10), np.int8(4))
+    assert side.bits_of(40) == 40 * 8 + 4 * 4 * 8
+    kind = CacheType("x", side, side, residual=np.int8(100))
+    assert kind == CacheType("x", Side(8, "token", 10, 4), Side(8, "token", 10, 4), residual=100)
+    assert {type(number) for number in (side.bits, side.quant_group, kind.residual)} == {int}
 
 
 def test_groups_that_do_not_divide_a_head():

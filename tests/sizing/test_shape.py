@@ -1,8 +1,12 @@
 """A shape refuses sizes that cannot be, and says what kind of attention it has."""
 
+import dataclasses
+import json
+
+import numpy as np
 import pytest
 
-from kvlearn.sizing import ModelShape
+from kvlearn.sizing import ModelShape, cache_bytes, weight_bytes
 
 GOOD = {"num_layers": 4, "num_heads": 6, "num_kv_heads": 2, "head_dim": 10}
 
@@ -22,6 +26,9 @@ GOOD = {"num_layers": 4, "num_heads": 6, "num_kv_heads": 2, "head_dim": 10}
         ({"windows": (3, None, 0, 3)}, "a layer's window must be at least 1"),
         ({"windows": 1.5}, "a layer's window is a whole number"),
         ({"windows": "7777"}, "a layer's window is a whole number"),
+        ({"windows": {7}}, r"a layer's window is a whole number; got \{7\}"),
+        ({"windows": [[1]] * 4}, r"a layer's window is a whole number; got \[1\]"),
+        ({"windows": np.full(4, 7)}, "a layer's window is a whole number; got array"),
         ({"shared_layers": 4}, "leave none that stores"),
         ({"parameters": 0}, "parameters must be at least 1"),
         ({"parameters": "8B"}, "parameters is a whole number"),
@@ -31,6 +38,18 @@ def test_sizes_that_cannot_be(fields, said):
     """A formula that goes on with 0 heads: no bytes, and every batch fits."""
     with pytest.raises(ValueError, match=said):
         ModelShape(**{**GOOD, **fields})
+
+
+def test_sizes_of_numpy_do_not_go_round():
+    """numpy's int32 goes round at 2^31: a cache of 2^32 bytes would have none at all."""
+    sizes = {"num_layers": 80, "num_heads": 64, "num_kv_heads": 64, "head_dim": 128}
+    more = {"value_dim": 128, "parameters": 2**31 - 1, "shared_layers": 0}
+    given = {name: np.int32(size) for name, size in (sizes | more).items()}
+    shape = ModelShape(**given, windows=[np.int32(2**30), None] * 40)
+    expected = ModelShape(**sizes, **more, windows=[2**30, None] * 40)
+    assert shape == expected and json.loads(json.dumps(dataclasses.asdict(shape)))
+    assert cache_bytes(shape, np.int32(2**20), np.int32(9)) == 80 * 2 * 64 * 128 * 2**20 * 9 * 2
+    assert weight_bytes(shape) == 2 * (2**31 - 1)
 
 
 def test_kinds():

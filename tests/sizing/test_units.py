@@ -69,3 +69,10 @@ def test_shown_in_both_units():
         show_bytes(272 * 2**20, 0) == "272 MiB (285 MB)"
         and show_bytes(2**62) == "4,194,304.00 TiB (4,611,686.02 TB)"
     )
+
+
+@pytest.mark.parametrize("count", [None, "x", "12", 10**400, float("nan"), float("inf"), [1]])
+def test_what_is_no_size_is_not_shown(count):
+    """A traceback from the logarithm, or "nan B"."""
+    with pytest.raises(ValueError, match="A size in bytes is a finite number; got"):
+        show_bytes(count)
