@@ -8,8 +8,9 @@
 #
 # **Sizes in any unit.** Where a size is asked for you may give bytes
 # (`1342177280`) or what a person would write: `"1.25 GiB"`, `"1.34 GB"`,
-# `"1,280 MiB"`. A rounded number counts as what it rounds. GiB is 2^30
-# bytes and GB is 10^9.
+# `"1,280 MiB"`. A rounded number counts as what it rounds: write at least
+# three digits, and more where a mistake would round to the same. GiB is
+# 2^30 bytes and GB is 10^9.
 
 # %%
 import kvlearn

@@ -164,6 +164,44 @@ def test_what_is_nearly_right_is_told_in_bytes():
     assert "3 times as much" in message and "too many" not in message
 
 
+@pytest.mark.parametrize(
+    "answer, misconception",
+    [
+        (
+            lambda m, w, b, t, n: max(m - w, 0) // (-(-t // 16) * 16 * b),
+            "every block was taken to have 16 tokens",
+        ),
+        (lambda m, w, b, t, n: max(m - w, 0) // ((t // n + 1) * n * b), None),
+        (lambda m, w, b, t, n: max(max(m - w, 0) // (-(-t // n) * n * b) - 1, 0), None),
+        (lambda m, w, b, t, n: max(m - w, 0) // ((t + n - 1) * b), None),
+    ],
+)
+def test_sequences_that_nearly_fit_as_many(answer, misconception):
+    """Blocks of 16 called no rounding, one sequence too few called one block more; t // block + 1 passed."""
+    for seed in range(20):
+        result = judge(REGISTRY["sequences_that_fit"], answer, seed)
+        assert not result.passed and result.misconception == misconception, (seed, result.message)
+
+
+def test_a_config_or_a_list_that_was_changed_is_seen():
+    """Tensors alone were compared: the caller's list came back overwritten, and the answer was right."""
+
+    def overwrites(windows, num_kv_heads, head_dim, tokens):
+        for i, window in enumerate(windows):
+            windows[i] = tokens if window is None else min(window, tokens)
+        return sum(windows) * 4 * num_kv_heads * head_dim
+
+    def fills_in(config):
+        c = config.get("text_config", config)
+        heads = c["num_attention_heads"]
+        c["head_dim"] = c.get("head_dim") or c["hidden_size"] // heads
+        return c["num_hidden_layers"], c.get("num_key_value_heads") or heads, c["head_dim"]
+
+    for name, answer in (("hybrid_bytes", overwrites), ("read_sizes", fills_in)):
+        message = judge(REGISTRY[name], answer).message
+        assert "in place" in message and "work on a copy of it" in message
+
+
 def test_a_number_that_python_will_not_write():
     """An answer of five thousand digits ended in the checker's own traceback."""
     with pytest.raises(WrongAnswer, match="never negative; yours is a number of about 5,000 digits"):

@@ -1,7 +1,7 @@
 """Sizes in any unit that a person would write: 1342177280, "1.25 GiB", "~1.34 GB", (1.25, "GiB").
 
-A rounded answer stands for every size that rounds to it, and is compared as an interval: if the right size lies
-in it, it is right, unless a known mistake lies in it as well; if only a mistake does, it is that mistake.
+A rounded answer stands for every size that rounds to it, and is compared as an interval: if the right size
+lies in it, it is right, unless a known mistake does as well; if only a mistake does, it is that mistake.
 """
 
 import re

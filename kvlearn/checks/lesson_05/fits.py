@@ -30,10 +30,14 @@ def _fit_cases(generator):
 
     token_bytes = pick(generator, [57_344, 131_072, 147_456])
     tokens = 16 * _drawn(generator, 20, 40) + 1  # one token in its last block
-    count = _drawn(generator, 21, 38)
+    # So many that a pool without blocks, or a block more for each, holds another number of them.
+    count = tokens // 15 + _drawn(generator, 3, 9)
     room = count * (tokens + 15) * token_bytes + token_bytes * _drawn(generator, 8, 15)
+    full = 64 * _drawn(generator, 4, 8)  # no token in a block that is not full
+    most = _drawn(generator, 30, 50) + 0.01 * _drawn(generator, 60, 90)  # and most of one more
     return [
         case("a card with room", 15 * GIB + room, 15 * GIB, token_bytes, tokens),
+        case("full blocks of 64", 6 * GIB + int(most * full) * token_bytes, 6 * GIB, token_bytes, full, 64),
         # A pool that could be shared out to the last token would hold one sequence more.
         case("blocks of 256", 8 * GIB + 10 * 1280 * token_bytes, 8 * GIB, token_bytes, 1100, 256),
         case("weights that do not fit", 14 * GIB, 15 * GIB + _drawn(generator, 1, 9), token_bytes, 500),
@@ -63,6 +67,18 @@ FIT_MISCONCEPTIONS = (
         lambda memory, weights, token, tokens, block: (memory - weights) // (tokens * token),
         "Memory is handed out in whole blocks: a sequence with one token in its last block has taken that "
         "block. And where the weights alone are too large no sequence fits: that is 0.",
+    ),
+    Misconception(
+        "every block was taken to have 16 tokens",
+        lambda memory, weights, token, tokens, block: _fit(memory, weights, token, tokens, 16),
+        "How many tokens a block has stands in `block`. In larger blocks more of the last one is wasted.",
+    ),
+    Misconception(
+        "the number was rounded to the nearest",
+        lambda memory, weights, token, tokens, block: round(
+            max(memory - weights, 0) / (-(-tokens // block) * block * token)
+        ),
+        "A sequence that fits for the most part does not fit. It is served whole or not at all.",
     ),
     Misconception(
         "the last block of a sequence was left out",

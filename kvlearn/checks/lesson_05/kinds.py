@@ -70,6 +70,11 @@ HYBRID_MISCONCEPTIONS = (
         "A window throws old tokens away. It never makes a layer hold more than the text.",
     ),
     Misconception(
+        "the window was one too narrow",
+        _hybrid(lambda w, tokens, windows: tokens if w is None else min(w - 1, tokens)),
+        "The newest token is one of the W, and its key and value are in the cache as well: W are held.",
+    ),
+    Misconception(
         "the window was one too wide",
         _hybrid(lambda w, tokens, windows: tokens if w is None else min(w + 1, tokens)),
         "A window of W is the token itself and the W - 1 before it, W together.",

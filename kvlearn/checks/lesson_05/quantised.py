@@ -47,6 +47,11 @@ def _cases(generator):
     ]
 
 
+def _one_scale_a_token(tokens, dim, bits, group, residual):
+    more = max(tokens - residual, 0) * (dim // group - 1) * META
+    return _bytes(tokens, dim, bits, group, residual) - more
+
+
 def _bytes(tokens, head_dim, bits, group, residual, *, keys=None, values=None, meta=META, unit=8, full=None):
     """The scheme, with one part exchanged: tokens in codes on each side, bytes of a group, tokens in full."""
     outside = max(tokens - residual, 0)
@@ -99,6 +104,16 @@ MISCONCEPTIONS = (
         ),
         "A scale of the values lies within one token, so each token can become codes as soon as it "
         "leaves the window.",
+    ),
+    Misconception(
+        "scales and zeros were taken to be four bytes each",
+        lambda *sizes: _bytes(*sizes, meta=8),
+        "Here a scale and a zero are in 16 bits, two bytes each.",
+    ),
+    Misconception(
+        "a token's values were given one scale and one zero",
+        _one_scale_a_token,
+        "A scale covers `quant_group` channels of a value, and a value has several such groups.",
     ),
     Misconception(
         "bits were taken for bytes",
