@@ -10,12 +10,15 @@ from kvlearn.figures.style import BLUE, PAPER, SKY, WEIGHTS, canvas, finish, hou
 
 
 @house_style
-def magnitude_map(panels: Mapping, *, top: float | None = None, title: str | None = None):
-    """|x| as heat maps side by side, tokens down and channels across; one colour scale for all.
+def magnitude_map(
+    panels: Mapping, *, top: float | None = None, shared: bool = True, title: str | None = None
+):
+    """|x| as heat maps side by side, tokens down and channels across.
 
     Args:
         panels: name -> (tokens, channels), for example {"keys": K[0, 1], "values": V[0, 1]}.
         top: the |x| that is drawn darkest; the largest when left out.
+        shared: one colour scale for all panels, to compare sizes; False = one for each, to compare shapes.
         title: above the picture.
     """
     sizes = {name: np.abs(to_numpy(x)) for name, x in panels.items()}
@@ -25,32 +28,34 @@ def magnitude_map(panels: Mapping, *, top: float | None = None, title: str | Non
                 f"magnitude_map takes (tokens, channels); {name!r} has the shape {x.shape}. Choose a row and "
                 "a head first, for example K[0, 1]."
             )
-    top = max(x.max() for x in sizes.values()) if top is None else top
     picture, axes = canvas(4.6 * len(sizes) + 0.6, 3.6, columns=len(sizes))
+    largest = {name: _most(sizes.values() if shared else [x]) for name, x in sizes.items()}
     for ax, (name, x) in zip(axes[0], sizes.items(), strict=True):
+        end = largest[name] if top is None else top
         image = ax.imshow(
-            x, cmap=WEIGHTS, vmin=0, vmax=max(top, 1e-9), aspect="auto", interpolation="nearest"
+            x, cmap=WEIGHTS, vmin=0, vmax=max(end, 1e-9), aspect="auto", interpolation="nearest"
         )
         ax.set_title(name)
         ax.set_xlabel("channel")
         ax.set_ylabel("token" if ax is axes[0, 0] else "")
         ax.spines[:].set_visible(False)
-    bar = picture.colorbar(
-        image, ax=axes, pad=0.02, aspect=22, extend="max" if top < _most(sizes) else "neither"
-    )
-    bar.set_label("|x|")
-    bar.outline.set_visible(False)
+        if not shared or ax is axes[0, -1]:
+            extend = "max" if end < largest[name] else "neither"
+            bar = picture.colorbar(image, ax=axes if shared else ax, pad=0.02, aspect=22, extend=extend)
+            bar.set_label("|x|")
+            bar.outline.set_visible(False)
     said = "; ".join(f"{name}: {_largest_channel(x)}" for name, x in sizes.items())
     return finish(
         picture,
-        "Each row is a token, each column a channel. The darker, the further from 0.",
+        "Each row is a token, each column a channel. The darker, the further from 0"
+        + ("." if shared else "; each map has a colour scale of its own."),
         f"Heat maps of the size of numbers, tokens by channels. {said}.",
         title,
     )
 
 
 def _most(sizes) -> float:
-    return max(x.max() for x in sizes.values())
+    return max(x.max() for x in sizes)
 
 
 def _largest_channel(x) -> str:

@@ -10,13 +10,15 @@ from kvlearn.figures.style import (
     GREEN,
     ORANGE,
     PURPLE,
+    SKY,
     VERMILLION,
     canvas,
     finish,
     house_style,
 )
 
-# A code has its colour, a style its dash, a residual its marker: in any picture, whatever else is drawn.
+# A code has its colour, a style its dash, a residual its marker. Of schemes of one code that are drawn
+# together the first has its colour, and the others take what is left.
 COLOURS = {
     "exact": BLACK,
     "fp8": PURPLE,
@@ -25,6 +27,7 @@ COLOURS = {
     "int3": ORANGE,
     "int2": VERMILLION,
 }
+OTHERS = [PURPLE, GREEN, ORANGE, SKY]
 DASHES = {None: "-", "token": "-", "kivi": "--", "tensor": ":"}
 MARKERS = {0: "o", 32: "s", 128: "D"}
 STYLES = {"token": "by token", "kivi": "KIVI", "tensor": "one scale a tensor"}
@@ -98,13 +101,16 @@ def recall_by_pairs(results: Mapping, schemes: Iterable[str], *, title: str | No
     )
 
 
-def scheme_label(facts: Mapping) -> str:
-    """A scheme in words: "int2, KIVI, last 32 exact"."""
+def scheme_label(facts: Mapping, windows: bool = False) -> str:
+    """A scheme in words: "int2, KIVI, last 32 exact"; of no window too, where `windows` are what differs."""
     if facts["kind"] is None:
         return "exact"
     words = [facts["kind"], STYLES[facts["style"]]]
     words += [f"{facts['sides']} alone"] if facts["sides"] != "both" else []
-    words += [f"last {facts['residual']} exact"] if facts["residual"] else []
+    if facts["residual"]:
+        words.append(f"last {facts['residual']} exact")
+    elif windows:
+        words.append("none exact")
     return ", ".join(words)
 
 
@@ -118,8 +124,24 @@ def _known(results: Mapping, schemes: Iterable[str]) -> list[str]:
     return schemes
 
 
+def _labels(results, schemes) -> list[str]:
+    facts = [results["schemes"][name] for name in schemes]
+    windows = any(fact["residual"] for fact in facts)
+    return [scheme_label(fact, windows) for fact in facts]
+
+
+def _colours(results, schemes) -> list[str]:
+    kinds = [results["schemes"][name]["kind"] or "exact" for name in schemes]
+    free = [colour for colour in OTHERS if colour not in {COLOURS[kind] for kind in kinds}]
+    return [
+        COLOURS[kind] if kind not in kinds[:index] or not free else free.pop(0)
+        for index, kind in enumerate(kinds)
+    ]
+
+
 def _curves(ax, results, schemes, probe, what) -> None:
     """One line a scheme, each a little to the side of the other so that their intervals can be told apart."""
+    labels, colours = _labels(results, schemes), _colours(results, schemes)
     for index, name in enumerate(schemes):
         facts, cells = results["schemes"][name], results[probe][name]
         aside = 1.035 ** (index - (len(schemes) - 1) / 2)
@@ -136,12 +158,12 @@ def _curves(ax, results, schemes, probe, what) -> None:
             sizes,
             middles,
             [[max(0.0, reach) for reach in side] for side in (low, high)],
-            color=COLOURS[facts["kind"] or "exact"],
+            color=colours[index],
             linestyle="-." if one_side else DASHES[facts["style"]],
             marker={"keys": "^", "values": "v"}.get(facts["sides"], MARKERS.get(facts["residual"], "P")),
             elinewidth=0.8,
             capsize=2,
-            label=scheme_label(facts),
+            label=labels[index],
         )
     ticks = [int(size) for size in results[probe][schemes[0]]]
     ax.set_xscale("log", base=2)
@@ -158,7 +180,7 @@ def _legend(picture, ax) -> None:
 
 def _said(results, schemes, probe, what, form) -> str:
     return "; ".join(
-        f"{scheme_label(results['schemes'][name])} "
+        f"{label} "
         + ", ".join(f"{cell[what]:{form}} at {size}" for size, cell in results[probe][name].items())
-        for name in schemes
+        for name, label in zip(schemes, _labels(results, schemes), strict=True)
     )

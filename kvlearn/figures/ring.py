@@ -25,19 +25,27 @@ KEPT, NEW = "#CDE7F8", ORANGE
 
 
 @house_style
-def ring_frames(frames, titles=None, *, title=None):
+def ring_frames(frames, titles=None, *, before=(), title=None):
     """A ring buffer as a ring, one frame after another: what is new in a frame is orange.
 
     Args:
         frames: the positions in the slots, one list a frame, all of one length; -1 = empty.
         titles: a word over each frame; "start", "1 step", "2 steps", ... when left out.
+        before: the slots before the first frame, for a picture that does not begin at the beginning; empty
+            when left out.
         title: above the picture.
     """
     frames = [[int(position) for position in frame] for frame in frames]
+    before = [int(position) for position in before]
     if not frames or len({len(frame) for frame in frames}) != 1 or not frames[0]:
         raise ValueError(
             "ring_frames takes one list of slots a frame, all of one length, as in [[0, -1], [0, 1], [2, 1]]"
             f"; got {frames!r}."
+        )
+    before = before or [-1] * len(frames[0])
+    if len(before) != len(frames[0]):
+        raise ValueError(
+            f"A ring of {len(frames[0])} slots had as many before; before={before!r} has {len(before)}."
         )
     titles = (
         [f"{n} step{'s' * (n != 1)}" if n else "start" for n in range(len(frames))]
@@ -47,7 +55,6 @@ def ring_frames(frames, titles=None, *, title=None):
     columns = min(len(frames), 5)
     rows = math.ceil(len(frames) / columns)
     picture, axes = canvas(1.75 * columns + 0.2, 2.05 * rows + 0.3, rows, columns)
-    before = [-1] * len(frames[0])
     for index, ax in enumerate(axes.flat):
         ax.set_axis_off()
         if index < len(frames):
@@ -122,7 +129,7 @@ def window_reach(reached, window: int, *, title=None):
     first = int(reached[0].argmax())
     return finish(
         picture,
-        "Filled: it takes part in the last token's result. Each layer looks one window further back.",
+        "Filled: it takes part in the last token's result. Each layer looks W - 1 positions further back.",
         f"Grid of {levels - 1} layers by {tokens} positions with a window of {window}. The last token's "
         f"result depends on the tokens {first} to {tokens - 1}.",
         title,

@@ -19,6 +19,16 @@ def test_magnitudes_are_absolute_and_share_one_scale():
     assert magnitude_map({"keys": keys}, top=4).axes[0].images[0].get_clim() == (0, 4)
 
 
+def test_magnitudes_with_a_scale_each():
+    """Would catch small numbers that look like none beside large ones, and one bar that means two things."""
+    keys, values = torch.full((5, 7), 20.0), torch.full((5, 7), 0.5)
+    picture = magnitude_map({"keys": keys, "values": values}, shared=False)
+    left, right = (ax.images[0] for ax in picture.axes[:2])
+    assert left.get_clim() == (0, 20) and right.get_clim() == (0, 0.5)
+    assert [ax.get_ylabel() for ax in picture.axes].count("|x|") == 2
+    assert "a colour scale of its own" in picture.caption
+
+
 def test_the_window_map_is_the_contract():
     """Would catch a window that is drawn otherwise than the cache keeps it."""
     picture = window_map(11, 3, 4)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kvlearn.figures import recall_by_length, recall_by_pairs
-from kvlearn.figures.recall import scheme_label
+from kvlearn.figures.recall import COLOURS, scheme_label
 
 SCHEMES = {
     "exact": {"kind": None, "style": None, "residual": 0, "sides": "both"},
@@ -83,6 +83,15 @@ def test_schemes_can_be_told_apart_without_colour(results):
     assert len({(line.get_linestyle(), line.get_marker()) for line in drawn.values()}) >= 4
 
 
+def test_every_scheme_has_a_colour(results):
+    """Would catch three lines of 2 bits in one orange, and a code that loses its colour to another."""
+    names = ["int2 token 0 keys", "exact", "int2 token 0", "int4 kivi 32", "int4 tensor"]
+    drawn = lines(recall_by_length(results, names).axes[0])
+    colours = [line.get_color() for line in drawn.values()]
+    assert len(set(colours)) == 5
+    assert colours[:2] == [COLOURS["int2"], COLOURS["exact"]] and colours[3] == COLOURS["int4"]
+
+
 def test_pairs_are_drawn_from_the_record(results):
     """Would catch the pass keys' numbers under the pairs' axis."""
     picture = recall_by_pairs(results, ["int4 tensor"])
@@ -96,6 +105,8 @@ def test_labels_say_all_of_a_scheme(results):
     labels = [scheme_label(facts) for facts in SCHEMES.values()]
     assert labels == ["exact", "int4, KIVI, last 32 exact", "int2, by token", "int2, by token, keys alone",
                       "int4, one scale a tensor"]  # fmt: skip
+    drawn = lines(recall_by_length(results, ["exact", "int4 kivi 32", "int2 token 0"]).axes[0])
+    assert list(drawn) == ["exact", "int4, KIVI, last 32 exact", "int2, by token, none exact"]
 
 
 def test_a_scheme_that_was_not_recorded(results):

@@ -24,6 +24,15 @@ def test_what_is_new_in_a_frame_stands_out():
     assert "before: 0, 1, empty; after: 3, 1, 2." in picture.alt
 
 
+def test_a_picture_may_begin_in_the_middle():
+    """Would catch a first frame that is wholly new, although the ring had been filled before."""
+    first = ring_frames([[4, 1, 2], [4, 5, 2]], before=[0, 1, 2]).axes[0]
+    new, kept = to_hex(NEW), to_hex(KEPT)
+    assert fills(first) == [new, kept, kept]
+    with pytest.raises(ValueError, match=r"before=\[0, 1\] has 2"):
+        ring_frames([[4, 1, 2]], before=[0, 1])
+
+
 def test_slot_0_is_on_top_and_the_ring_runs_clockwise():
     """Would catch a ring that runs against the hands of a clock: slot 1 of 4 is on the right."""
     texts = ring_frames([[5, 6, 7, 8]]).axes[0].texts
