@@ -82,7 +82,9 @@ class _Window(KVCache):
                 rows[row] = {p: token for p, token in rows[row].items() if p < following}
 
     def _tensors(self):
-        return [side for layer in range(self.num_layers) for side in self._stacked(layer)]
+        tokens = [token for rows in self.arrived.values() for row in rows for token in row.values()]
+        kept = [side for layer in range(self.num_layers) for side in self._stacked(layer)]
+        return kept + [side for token in tokens for side in token]
 
 
 class _TrimsFirst(_Window):
@@ -153,6 +155,11 @@ class _DroppedStepStays(_Window):
             self.arrived[layer] = [old | new for old, new in zip(before, self.arrived[layer], strict=True)]
         return back
 
+    def _truncate(self, layer, length):
+        pass
+
+
+class _KeepsWhatWasDropped(_Window):
     def _truncate(self, layer, length):
         pass
 
@@ -248,6 +255,12 @@ SLIDING_WINDOW_CACHE = Exercise(
             _DroppedStepStays,
             "When a layer is written again before the step is over, the step starts anew. What it had "
             "brought should be forgotten: `_truncate` is called for that.",
+        ),
+        Misconception(
+            "what a dropped step had put aside is kept",
+            _KeepsWhatWasDropped,
+            "Nobody reads it any more, and it takes memory until the next step comes. `_truncate` is where "
+            "the layer forgets it.",
         ),
         Misconception(
             "tokens that were taken back are still in the ring",

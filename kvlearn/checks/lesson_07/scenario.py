@@ -13,7 +13,8 @@ from kvlearn.checks.caches import explain_first, require_two_tensors
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, WrongAnswer
 
-DROPPED = "a step that is dropped"
+DROPPED = "a step that is dropped"  # another one is begun
+TAKEN_BACK = "a step that is taken back"  # by truncate to the length that there was before
 WENT = "none, it went back"
 
 
@@ -38,7 +39,16 @@ def cases(generator):
         "too far back",
         [[6], [-1], [7]],
     ]
-    alone = [[[0, 1, 2, 3, 4, 5, 6]], [[7, 8]], [[9]], "one back", "too far back", [[9, 10]]]
+    alone = [
+        [[0, 1, 2, 3, 4, 5, 6]],
+        [[7, 8]],
+        TAKEN_BACK,
+        [[9, 10, 11]],
+        [[9]],
+        "one back",
+        "too far back",
+        [[9, 10]],
+    ]
     short = [[[0, 1], [-1, 0]], "one back", [[1], [0]], [[2, 3], [1, 2]], "reset", [[0], [0]]]
     return [
         _case(generator, "prompts of unequal lengths", 2, 5, 6, 4, unequal),
@@ -65,10 +75,16 @@ def play(make, case):
         elif step == "reset":
             cache.reset()
             slots = 0
-        elif step == DROPPED:
+        elif step in (DROPPED, TAKEN_BACK):
             given = next(steps)
             _step(cache, case, given, used, {}, when, layers=case["config"].num_layers - 1)
             used += len(given[0])
+            if step == TAKEN_BACK:
+                answer = _go_back(cache, 0)
+                seen[f"answers to going back to {slots} slots, in the middle of {when},"] = answer
+                if answer != WENT:
+                    cache.reset()
+                _count_bytes(cache, case, seen, f"when {when}, had been taken back in its middle")
         else:
             _step(cache, case, step, used, seen, f"in {when}")
             used, slots = used + len(step[0]), slots + len(step[0])

@@ -3,7 +3,7 @@
 import torch
 
 from kvlearn.checks.engine import Case, Exercise, Misconception
-from kvlearn.checks.lesson_08.integers import AXES, by_token, explain_codes, stretched, tensors
+from kvlearn.checks.lesson_08.integers import AXES, NanInCodes, by_token, explain_codes, stretched, tensors
 
 
 def quantize_asymmetric(x, bits):
@@ -32,7 +32,8 @@ def _asymmetric_cases(generator):
 
 
 def _observe_asymmetric(answer, case):
-    back = tensors(answer(case["x"], case["bits"]), 3, "the codes, the scales and the zeros")
+    with NanInCodes():
+        back = tensors(answer(case["x"], case["bits"]), 3, "the codes, the scales and the zeros")
     if back is None:
         return None
     codes, scale, zero = back
@@ -67,8 +68,9 @@ def _wraps(x, bits):
 
 
 def _constant_divides(x, bits):
-    codes, scale, zero = _asymmetric(x, bits)
-    return codes, scale / (scale != 0), zero
+    zero = x.amin(dim=-1, keepdim=True)
+    scale = (x.amax(dim=-1, keepdim=True) - zero) / (2**bits - 1)
+    return ((x - zero) / scale).round().to(torch.uint8), scale, zero
 
 
 def _constant_forgotten(x, bits):
@@ -94,8 +96,9 @@ QUANTIZE_ASYMMETRIC = Exercise(
         Misconception(
             "a token of one number divides by zero",
             _constant_divides,
-            "Its largest and its smallest number are the same, so its scale is 0. Every number is then the "
-            "zero, and a code of 0 says so.",
+            "Its largest and its smallest number are the same, so its scale is 0, and 0 / 0 is NaN. (Your "
+            "torch may cast it to 0; this check makes it 255.) Every number is then the zero, and a code of "
+            "0 says so.",
         ),
         Misconception(
             "a token of one number becomes zeros",

@@ -7,7 +7,7 @@ import torch
 
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception
-from kvlearn.checks.lesson_08.integers import tensors
+from kvlearn.checks.lesson_08.integers import NanInCodes, tensors
 
 AXES = {"x": "batch head token channel", "return": "batch head token channel"}
 
@@ -55,7 +55,8 @@ def _cases(generator):
 
 
 def _observe(answer, case):
-    back = tensors(answer(*case.inputs.values()), 3, "the codes, the scales and the zeros")
+    with NanInCodes():
+        back = tensors(answer(*case.inputs.values()), 3, "the codes, the scales and the zeros")
     if back is None:
         return None
     codes, scale, zero = back
@@ -93,9 +94,7 @@ def _grouped(x, bits, quant_group, axis, reduce=None, guard=True):
         )  # fmt: skip
     scale = (high - low) / (2**bits - 1)
     steps = (groups - low) / (scale.masked_fill(scale == 0, 1) if guard else scale)
-    codes = steps.round().nan_to_num().to(torch.uint8).flatten(dim - 1, dim)
-    if not guard:
-        scale = scale / (scale != 0)
+    codes = steps.round().to(torch.uint8).flatten(dim - 1, dim)
     return codes, scale.squeeze(dim).clone(), low.squeeze(dim).clone()
 
 
@@ -181,7 +180,8 @@ QUANTIZE_BY_GROUP = Exercise(
         Misconception(
             "a group of zeros divides by zero",
             lambda *a: _grouped(*a, guard=False),
-            "Without spread the scale is 0, and 0 / 0 is NaN (openvinotoolkit/openvino#28326).",
+            "Without spread the scale is 0, and 0 / 0 is NaN (openvinotoolkit/openvino#28326). (Your torch "
+            "may cast it to 0; this check makes it 255.)",
         ),
         Misconception(
             "the zeros are dropped",

@@ -4,12 +4,43 @@ The oracle goes through Python's numbers, one token at a time.
 """
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception, WrongAnswer
 from kvlearn.checks.explain import kind_of
 
 AXES = {"x": "batch head token channel", "return": "batch head token channel"}
+
+
+class NanInCodes(TorchFunctionMode):
+    """A NaN that is cast to whole numbers becomes one that no right answer has.
+
+    What a machine makes of it is not defined: often 0, which here would hide that something was divided by 0.
+    """
+
+    WRITES = (torch.Tensor.__setitem__, torch.Tensor.copy_)
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in self.WRITES and _whole(args[0]) and _floating(args[-1]):
+            args = (*args[:-1], args[-1].nan_to_num(_strange(args[0].dtype)))
+        result = function(*args, **(kwargs or {}))
+        given = args[0] if args else None
+        if _whole(result) and _floating(given) and result.shape == given.shape:
+            return result.masked_fill(given.isnan(), _strange(result.dtype))
+        return result
+
+
+def _whole(x) -> bool:
+    return isinstance(x, torch.Tensor) and not x.is_floating_point() and x.dtype != torch.bool
+
+
+def _floating(x) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
+def _strange(dtype) -> int:
+    return torch.iinfo(dtype).min or torch.iinfo(dtype).max  # -128 or 255
 
 
 def tensors(back, count, names):
@@ -67,7 +98,8 @@ def _int8_cases(generator):
 
 
 def _observe_int8(answer, case):
-    back = tensors(answer(case["x"]), 2, "the codes and the scales")
+    with NanInCodes():
+        back = tensors(answer(case["x"]), 2, "the codes and the scales")
     if back is None:
         return None
     codes, scale = back
@@ -102,9 +134,9 @@ def _int8(x, largest=127, round_=torch.round, dim=-1, dtype=torch.int8):
     return round_(x / scale.masked_fill(scale == 0, 1)).to(dtype), scale
 
 
-def _zero_scale(x):
+def _no_guard(x):
     scale = x.abs().amax(dim=-1, keepdim=True) / 127
-    return (x / scale).round().to(torch.int8), scale / (scale != 0)
+    return (x / scale).round().to(torch.int8), scale
 
 
 def _one_scale(x):
@@ -145,8 +177,9 @@ QUANTIZE_INT8 = Exercise(
     misconceptions=(
         Misconception(
             "a token of zeros divides by zero",
-            _zero_scale,
-            "Its largest number is 0, so its scale is 0, and 0 / 0 is NaN. A cache holds such tokens: "
+            _no_guard,
+            "Its largest number is 0, so its scale is 0, and 0 / 0 is NaN. What a cast to int8 makes of NaN "
+            "is not defined: your torch may give 0, this check gives -128. A cache holds such tokens: "
             "padding, for one (openvinotoolkit/openvino#28326).",
         ),
         Misconception(

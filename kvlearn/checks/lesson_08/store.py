@@ -60,7 +60,9 @@ def _observe(answer, case):
     kept = max(1, tokens - residual - 3)
     cache.truncate(kept)
     seen[f"bytes used when {kept} tokens were kept"] = cache.used_bytes
-    _step(cache, case, [tokens], f"when {kept} tokens were kept and one came", seen)
+    when = f"when {kept} tokens were kept and one came"
+    _step(cache, case, [tokens], when, seen)
+    seen[f"bytes used {when}"] = cache.used_bytes
     rows = list(range(k.shape[1]))[::-1] + [0]
     cache.reorder(rows)
     _step(cache, case, [tokens + 1], f"when the rows had become {rows} and a token came", seen, rows)
@@ -195,6 +197,13 @@ QUANTIZED_CACHE = Exercise(
             "a scale that is shared by the rows of the batch",
             mistakes.BatchScale,
             "What one text gets depends on who sits beside it. No scale crosses rows.",
+        ),
+        Misconception(
+            "the whole history is quantised again at every step",
+            mistakes.QuantisedAgain,
+            "When the newest are forgotten the window fills up from old codes, which become exact numbers "
+            "again: more bytes, and none is nearer to what it was. A code stays a code "
+            "(huggingface/transformers#34189).",
         ),
         Misconception(
             "going back cuts the window and never the codes",

@@ -119,6 +119,17 @@ class BatchScale(Right):
     scale_dims = (0, 3)
 
 
+class QuantisedAgain(Right):
+    """All is dequantised, and put into codes anew but for the newest."""
+
+    def _put(self, key, new):
+        if key in self._sides:
+            codes, scale, recent = self._sides[key]
+            recent = torch.cat((self._numbers(codes, scale), recent), dim=2)
+            self._sides[key] = codes[:, :, :0], scale[:, :, :0], recent
+        return super()._put(key, new)
+
+
 class CutsTheWindowOnly(Right):
     def _truncate(self, layer, length):
         for key in ((layer, "k"), (layer, "v")):
