@@ -73,7 +73,8 @@ for n in (6, 100, 1000):
 #
 # Lesson 04 had a test for that: spoil what you believe is not needed, and
 # see whether anybody notices. Tokens arrive one by one. Before each step we
-# write NaN over every key and value that the new query does not see.
+# write NaN over all keys and values but the last `keep`, the new one
+# included.
 
 # %%
 T, D = 9, 4
@@ -162,9 +163,9 @@ figures.window_reach(reached, W)
 # %% [markdown]
 # Mistral 7B has 32 layers and a window of 4 096 (arXiv 2310.06825): a reach
 # of about 131 thousand tokens. But look at the picture again. What comes
-# from far away has been squeezed through one vector a layer, and mixed with
-# everything else on the way. It *can* arrive; whether it does is a question
-# of training. We come back to that with a real model.
+# from far away arrives only inside the vectors of tokens in between, mixed
+# with all that they hold themselves. It *can* arrive; whether it does is a
+# question of training. We come back to that with a real model.
 #
 # ## Where does a token lie? The ring
 #
@@ -186,7 +187,8 @@ for position in range(7):
 
 # %%
 figures.ring_frames(frames[2:],
-                    [f"position {p} came" for p in range(2, 7)])
+                    [f"position {p} came" for p in range(2, 7)],
+                    before=frames[1])
 
 # %% [markdown]
 # Step through it. Before you move on from position 6: where will 7 go, and
@@ -199,7 +201,8 @@ widgets.stepper(
     len(frames),
     lambda step: figures.ring_frames(
         frames[max(0, step - 1) : step + 1],
-        [f"position {p}" for p in range(max(0, step - 1), step + 1)]),
+        [f"position {p}" for p in range(max(0, step - 1), step + 1)],
+        before=frames[step - 2] if step > 1 else ()),
 )
 
 # %% [markdown]
@@ -225,7 +228,7 @@ print("the ring's order gives the same:",
 
 # %% [markdown]
 # And RoPE? A key is turned by its own position once, before it is stored,
-# and stays as it is. A token that has moved to slot 0 is not at position 0.
+# and stays as it is. A token that lies in slot 0 need not be at position 0.
 #
 # ## Attend first, trim later
 #
@@ -266,9 +269,10 @@ for chunk in (1, 3):
 # %% [markdown]
 # A test with single tokens would have passed both. So a window's cache gives
 # back what is kept **and the whole chunk**, lets the model attend, and only
-# then writes the chunk into the ring. There is a second reason: until the
-# last layer has been written a step may still be dropped, and a ring that has
-# been overwritten cannot be put back.
+# then writes the chunk into the ring. There is a second reason: until
+# the last layer has been written a step may still be dropped (an error in a
+# later layer, a click on Stop), and a ring that has been overwritten cannot
+# be put back.
 #
 # ## Name it: `SlidingWindowCache`
 #
@@ -442,14 +446,16 @@ print(said)
 
 # %% [markdown]
 # With 48 the note has left every layer's window long before the question
-# comes. Thirty layers of 47 would reach far enough on paper. This model has
-# never learned to pass things on, and nothing arrives. And notice *how* it
-# fails: no error, no nonsense, but a fluent sentence without the number.
+# comes. Thirty layers of 47 would reach far enough on paper. This model was
+# never trained to pass things on, and the number does not arrive. (With the
+# first token kept it does not either; see below.) And notice *how* it fails:
+# no error, and a few fluent tokens without the number. (Ask for sixty and
+# the text falls apart too: the reason is next.)
 #
-# Is that all? Let us measure how well it predicts ordinary text. The figure
-# is **perplexity**: among how many tokens the model seems to waver at each
-# place; less is better. Only the mask changes: everything, a window of 64,
-# and a window of 64 that **also keeps the first token**.
+# Let us measure how well it predicts ordinary text. The figure is
+# **perplexity** (lesson 06): among how many tokens the model seems to waver
+# at each place; less is better. Only the mask changes: everything, a window
+# of 64, and a window of 64 that **also keeps the first token**.
 
 # %%
 ids = tokenizer.encode(topics["objects"])[:224]
@@ -531,10 +537,12 @@ figures.show(
 # %% [markdown]
 # A softmax must give away all of its weight, also when a head has nothing to
 # look for. Trained models park it on the first tokens, which every query has
-# always been able to see. They are called **attention sinks** (Xiao et al.,
-# arXiv 2309.17453). Evict them, and the weight has to go to tokens that mean
-# something. Keep them beside the window, and the text stays fluent, for as
-# long as you like.
+# always been able to see. These are lesson 01's **attention sinks** (Xiao et
+# al., arXiv 2309.17453). Evict them, and the weight has to go to tokens that
+# mean something. Keep them beside the window, and the text stays fluent, as
+# long as the sink is no further away than the model was trained for.
+# StreamingLLM goes on beyond that: it counts positions inside the cache, so
+# keys are turned when they are used.
 #
 # Fluent, mind. Does it bring the note back?
 
@@ -560,7 +568,8 @@ print("48 and the first token:", likeliest(limited(48, first=1)))
 #
 # Models that are *trained* with windows are another matter: they can learn
 # to hand things on, or have a full layer here and there for looking far
-# back. gpt-oss has sinks built into its attention.
+# back. gpt-oss has a learned number in each head's softmax for this, and no
+# token.
 #
 # ## What a rollback may do
 #
@@ -636,7 +645,7 @@ print("one back and again, the same logits:",
 # - *"The ring must be sorted before attention."* A sum has no order; the
 #   mask needs positions.
 # - *"The keys must be turned again when they move."* Nothing moves, and a
-#   key's angle is its position in the text.
+#   key's angle is its position in the text. (StreamingLLM is the exception.)
 # - *"The cache's length is what it stores."* It is what it has seen; the
 #   next position depends on it.
 # - *"Attention sinks give back the long memory."* They give back sane
@@ -650,7 +659,8 @@ print("one back and again, the same logits:",
 #   buffer (arXiv 2310.06825); v0.3 has none.
 # - Gemma-2 alternates windows of 4 096 with full layers; Gemma-3 has five
 #   windowed layers (1 024 in the 27B) for a full one.
-# - gpt-oss: windows of 128 in every other layer, and sinks.
+# - gpt-oss: windows of 128 in every other layer, and a learned sink in each
+#   head.
 # - transformers' `DynamicSlidingWindowLayer` stores `W - 1` tokens and gives
 #   back the untrimmed states for the step: attend first, trim later.
 # - Sinks beside a window: StreamingLLM (arXiv 2309.17453).

@@ -2,18 +2,18 @@
 
 Keys have a few large channels, so their scales go by channel, over groups of tokens; values have none, so
 their scales go by token (KIVI, arXiv 2402.02750). A scale over tokens needs a whole group of them, and the
-newest tokens matter most. So each side of a layer is
+newest tokens are those that attention favours. So each side of a layer is
 
     codes of the first tokens, in whole groups  |  recent tokens, exact: the residual window
 
     by channel   all but the last residual to residual + quant_group - 1 tokens are codes
     by token     all but the last residual tokens are codes
 
-That goes by the number of tokens alone, so a prompt gives the same codes in one piece or in many, and no
-token is quantised twice. (KIVI's own code empties the keys' window whole when it is full, so that from none
-to residual - 1 keys are exact; of its values the last residual are, as here. transformers' QuantizedCache
-quantises a whole prompt at once, and its whole history again each time that the window is full; see
-huggingface/transformers#34189.)
+That goes by the number of tokens alone, so the same numbers give the same codes in one piece or in many, and
+no token is quantised twice. (KIVI's own code empties the keys' window whole when it is full, so that from
+none to residual - 1 keys are exact; of its values the last residual are, as here. transformers'
+QuantizedCache quantises a whole prompt at once, and its whole history again each time that the window is
+full; see huggingface/transformers#34189.)
 
 `update` puts K and V of one layer together, for this step. A step costs more time than with an exact cache,
 until a kernel reads the codes itself; what stays in memory is smaller.
