@@ -7,6 +7,8 @@ bytes do not fall (sgl-project/sglang#22777).
 import torch
 from torch import Tensor
 
+from kvlearn.values import is_plain, is_whole, kind_of, whole
+
 
 def pack(codes: Tensor, bits: int) -> Tensor:
     """Whole numbers below 2**bits, uint8 (..., n), to bytes (..., ceil(n * bits / 8)).
@@ -30,13 +32,19 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.uint8) -> Tensor:
-    """The n codes, (..., n) of `dtype`, that `pack` has put into these bytes."""
+    """The n codes, (..., n) of `dtype`, that `pack` has put into these bytes.
+
+    Raises:
+        ValueError: bits is not 8, 4 or 2, or n codes of so many bits take another number of bytes.
+    """
     _check_bits(bits, packed)
-    if bits == 8:
-        return packed.to(dtype)
-    per_byte = 8 // bits
+    n, per_byte = whole(n, "n", at_least=0), 8 // bits
     if -(-n // per_byte) != packed.shape[-1]:
         raise ValueError(f"{n} codes of {bits} bits take {-(-n // per_byte)} bytes, not {packed.shape[-1]}.")
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"dtype is one of torch's, such as torch.float32; got {dtype!r}.")
+    if bits == 8:
+        return packed.to(dtype)
     codes = torch.empty(*packed.shape, per_byte, dtype=dtype, device=packed.device)
     for place in range(per_byte):
         codes[..., place] = (packed >> (bits * place)) & (2**bits - 1)
@@ -44,8 +52,7 @@ def unpack(packed: Tensor, bits: int, n: int, dtype: torch.dtype = torch.uint8) 
 
 
 def _check_bits(bits: int, codes: Tensor) -> None:
-    if bits not in (8, 4, 2):
+    if not is_whole(bits) or bits not in (8, 4, 2):
         raise ValueError(f"A byte holds codes of 8, 4 or 2 bits; got {bits!r}.")
-    if not isinstance(codes, Tensor) or codes.dtype != torch.uint8 or codes.ndim == 0:
-        got = codes.dtype if isinstance(codes, Tensor) else f"a {type(codes).__name__}"
-        raise ValueError(f"Codes are a tensor of uint8 with at least one axis; got {got}.")
+    if not is_plain(codes) or codes.dtype != torch.uint8 or codes.ndim == 0:
+        raise ValueError(f"Codes are a tensor of uint8 with at least one axis; got {kind_of(codes)}.")

@@ -3,12 +3,11 @@
 `kvlearn.quantization` says what the words mean and does it.
 """
 
-import operator
 from dataclasses import dataclass
 
 import torch
 
-from kvlearn.values import is_whole
+from kvlearn.values import is_whole, keep_whole, whole
 
 BITS = {"int8": 8, "int4": 4, "int2": 2, "fp8": 8}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of scales and zeros
@@ -35,16 +34,16 @@ class QuantSpec:
     scale_dtype: torch.dtype = torch.float16
 
     def __post_init__(self):
-        if self.dtype not in BITS:
+        if not isinstance(self.dtype, str) or self.dtype not in BITS:
             raise ValueError(f"dtype is one of {', '.join(BITS)}; got {self.dtype!r}.")
         if self.axis not in ("token", "channel", "tensor"):
             raise ValueError(f'axis is "token", "channel" or "tensor"; got {self.axis!r}.')
-        if self.quant_group is not None and (not is_whole(self.quant_group) or self.quant_group < 1):
-            raise ValueError(
-                f"quant_group is a whole number, at least 1, or None for all; got {self.quant_group!r}."
-            )
-        if self.quant_group is not None:  # a number of numpy's or torch's becomes one of Python's
-            object.__setattr__(self, "quant_group", operator.index(self.quant_group))
+        if self.quant_group is not None:
+            if not is_whole(self.quant_group) or self.quant_group < 1:
+                raise ValueError(
+                    f"quant_group is a whole number, at least 1, or None for all; got {self.quant_group!r}."
+                )
+            keep_whole(self, "quant_group")
         if not isinstance(self.symmetric, bool):
             raise ValueError(f"symmetric is True or False; got {self.symmetric!r}.")
         if self.scale_dtype not in DTYPES:
@@ -71,19 +70,37 @@ class QuantSpec:
         Args:
             size: of the group where quant_group does not say: channels, tokens or all numbers.
         """
-        size = size if self.axis == "tensor" else self.quant_group or size
-        if not is_whole(size) or size < 1:
-            raise ValueError(f"The size of a group is a whole number, at least 1; got {size!r}.")
+        size = whole(size if self.axis == "tensor" else self.quant_group or size, "the size of a group")
         return self.bits + (1 + self.has_zero) * self.scale_dtype.itemsize * 8 / size
 
+    def groups_along(self, tokens: int, channels: int) -> int:
+        """Groups that lie along the axis of `quant_group`: channels by token, tokens by channel.
+
+        Raises:
+            ValueError: they are not whole groups.
+        """
+        size, what = (channels, "channels") if self.axis == "token" else (tokens, "tokens")
+        group = self.quant_group or max(size, 1)
+        if size % group:
+            raise ValueError(
+                f"{size} {what} do not divide into groups of {group}; with axis={self.axis!r}, quant_group "
+                f"must divide the number of {what}."
+            )
+        return size // group
+
     def bytes_for(self, tokens: int, channels: int) -> int:
-        """Bytes of the codes, scales and zeros of one (tokens, channels): `used_bytes`, predicted."""
-        if tokens < 0 or channels < 1:
-            raise ValueError(f"There are 0 or more tokens and at least 1 channel; got {tokens}, {channels}.")
+        """Bytes of the codes, scales and zeros of one (tokens, channels): `used_bytes`, predicted.
+
+        Raises:
+            ValueError: sizes that are none, or groups that do not divide them.
+        """
+        tokens, channels = whole(tokens, "tokens", at_least=0), whole(channels, "channels")
+        if tokens == 0:
+            return 0
         groups = {
-            "token": tokens * (channels // (self.quant_group or channels)),
-            "channel": channels * (tokens // (self.quant_group or max(tokens, 1))),
-            "tensor": 1,
-        }[self.axis]
+            "token": lambda: tokens * self.groups_along(tokens, channels),
+            "channel": lambda: channels * self.groups_along(tokens, channels),
+            "tensor": lambda: 1,
+        }[self.axis]()
         codes = tokens * -(-channels * self.bits // 8)  # a token's last byte may be filled in part
         return codes + groups * (1 + self.has_zero) * self.scale_dtype.itemsize

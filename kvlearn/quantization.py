@@ -23,6 +23,7 @@ from torch import Tensor
 
 from kvlearn.packing import pack, unpack
 from kvlearn.quant_spec import QuantSpec
+from kvlearn.values import is_plain, is_whole_tensor, kind_of, whole
 
 __all__ = ["QuantSpec", "Quantized", "check_numbers", "quantize"]
 E4M3 = torch.float8_e4m3fn
@@ -53,6 +54,11 @@ class Quantized:
     @property
     def tokens(self) -> int:
         return self.codes.shape[-2]
+
+    @property
+    def _row(self) -> tuple:
+        """What does not change from token to token: (rows, heads, channels, dtype, device)."""
+        return *self.codes.shape[:-2], self.channels, self.dtype, self.codes.device
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -101,7 +107,8 @@ class Quantized:
         """
         if self.spec.axis == "tensor":
             raise ValueError('With axis="tensor" all tokens share one scale; they cannot be cut.')
-        if not 0 <= tokens <= self.tokens:
+        tokens = whole(tokens, "tokens", at_least=0)
+        if tokens > self.tokens:
             raise ValueError(f"There are {self.tokens} tokens to keep from; got {tokens}.")
         group = self.spec.quant_group or self.tokens
         rest = tokens % group if self.spec.axis == "channel" else 0
@@ -119,9 +126,14 @@ class Quantized:
         return replace(self, codes=codes, scale=scale, zero=zero, spec=spec)
 
     def take_rows(self, index: Tensor) -> Quantized:
-        """Row i becomes a copy of row index[i]."""
+        """Row i becomes a copy of row index[i]; `index` is a tensor of whole numbers, (rows,)."""
         if self.spec.axis == "tensor":
             raise ValueError('With axis="tensor" all rows share one scale; they cannot be taken apart.')
+        rows = self.codes.shape[0]
+        if not is_whole_tensor(index) or index.ndim != 1:
+            raise ValueError(f"index is a tensor of row numbers with one axis; got {kind_of(index)}.")
+        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < rows:
+            raise ValueError(f"There are rows 0 to {rows - 1}; got {index.tolist()}.")
         codes, scale, zero = (
             None if kept is None else kept.index_select(0, index)
             for kept in (self.codes, self.scale, self.zero)
@@ -131,10 +143,17 @@ class Quantized:
     def followed_by(self, later: Quantized) -> Quantized:
         """These tokens and then those, of the same spec: nothing is quantised again."""
         grows = self.spec.axis == "token" or (self.spec.axis == "channel" and self.spec.quant_group)
+        if not isinstance(later, Quantized):
+            raise ValueError(f"What follows a Quantized is one too; got a {type(later).__name__}.")
         if later.spec != self.spec or not grows:
             raise ValueError(
                 "Only whole groups of one spec follow each other, without a scale over all tokens; got "
                 f"{self.spec} and {later.spec}."
+            )
+        if later._row != self._row:
+            raise ValueError(
+                "Tokens follow each other with the same rows, heads, channels and dtype; got "
+                f"{self._row} and {later._row}."
             )
         codes, scale, zero = (
             None if one is None else torch.cat((one, other), dim=-2)
@@ -241,9 +260,10 @@ def check_numbers(x: Tensor, spec: QuantSpec, name: str = "x") -> None:
 def _check_tensor(x, spec) -> None:
     if not isinstance(spec, QuantSpec):
         raise ValueError(f'A QuantSpec says how to quantise, as in QuantSpec("int4"); got {spec!r}.')
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.itemsize < 2:
-        got = x.dtype if isinstance(x, Tensor) else f"a {type(x).__name__}"
-        raise ValueError(f"What is quantised is a floating-point tensor of 16 bits or more; got {got}.")
+    if not is_plain(x) or x.is_meta or not x.is_floating_point() or x.itemsize < 2:
+        raise ValueError(
+            f"What is quantised is a floating-point tensor of 16 bits or more; got {kind_of(x)}."
+        )
     if x.ndim < 2:
         raise ValueError(f"x is (..., tokens, channels); got the shape {tuple(x.shape)}.")
     if x.numel() == 0 and (spec.axis == "tensor" or spec.quant_group is None or x.shape[-1] == 0):
@@ -252,8 +272,11 @@ def _check_tensor(x, spec) -> None:
 
 def _beside_tokens(x: Tensor, valid: Tensor) -> Tensor:
     """valid (B, tokens) as (B, 1, tokens, 1), for x (B, H, tokens, channels)."""
-    if not isinstance(valid, Tensor) or valid.dtype != torch.bool or x.ndim != 4:
-        raise ValueError(f"valid is boolean (B, tokens), for x (B, H, tokens, channels); got {valid!r}.")
+    if not is_plain(valid) or valid.is_meta or valid.dtype != torch.bool or x.ndim != 4:
+        raise ValueError(
+            "valid is boolean (B, tokens), for x (B, H, tokens, channels); got "
+            f"{kind_of(valid)} for x of {x.ndim} axes."
+        )
     if valid.shape != (x.shape[0], x.shape[2]):
         raise ValueError(
             f"valid is boolean (B, tokens) = {(x.shape[0], x.shape[2])}; got the shape {tuple(valid.shape)}."
@@ -266,14 +289,8 @@ def _in_groups(x: Tensor, spec: QuantSpec):
     if spec.axis == "tensor":
         return x, tuple(range(x.ndim))
     dim = -1 if spec.axis == "token" else -2
-    size, group = x.shape[dim], spec.quant_group or x.shape[dim]
-    if size % group:
-        along = "channels" if dim == -1 else "tokens"
-        raise ValueError(
-            f"{size} {along} do not divide into groups of {group}; with axis={spec.axis!r}, quant_group must "
-            f"divide the number of {along}."
-        )
-    return x.unflatten(dim, (size // group, group)), dim
+    groups = spec.groups_along(*x.shape[-2:])
+    return x.unflatten(dim, (groups, spec.quant_group or x.shape[dim])), dim
 
 
 def _working_dtype(dtype: torch.dtype) -> torch.dtype:

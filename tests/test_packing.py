@@ -58,7 +58,9 @@ def test_bytes_fall():
         (torch.tensor([1], dtype=torch.uint8), 3, "8, 4 or 2 bits; got 3"),
         (torch.tensor([1]), 4, "uint8"),
         (torch.tensor([-1], dtype=torch.int8), 4, "uint8"),
+        (torch.tensor([1], dtype=torch.uint8), 4.0, "8, 4 or 2 bits; got 4.0"),
         ([1, 2], 4, "list"),
+        (torch.tensor([1], dtype=torch.uint8).to_sparse(), 4, "layout torch.sparse_coo"),
     ],
 )
 def test_what_does_not_fit_is_refused(codes, bits, words):
@@ -70,6 +72,19 @@ def test_what_does_not_fit_is_refused(codes, bits, words):
 def test_unpack_refuses_another_number_of_codes():
     """Bytes read as more codes than were written, or fewer."""
     packed = torch.zeros(2, 3, dtype=torch.uint8)
-    for n in (4, 7):
-        with pytest.raises(ValueError, match=f"{n} codes of 4 bits take"):
-            unpack(packed, 4, n)
+    for n, bits in ((4, 4), (7, 4), (2, 8), (4, 8)):
+        with pytest.raises(ValueError, match=f"{n} codes of {bits} bits take"):
+            unpack(packed, bits, n)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_unpack_refuses_what_is_no_number_of_codes(bits):
+    """At 8 bits, where nothing is unpacked, any n gave all codes; a dtype by name is no dtype."""
+    packed = torch.zeros(2, 3, dtype=torch.uint8)
+    for n in ("16", None, 3.0, float("nan"), True):
+        with pytest.raises(ValueError, match="n is a whole number; got"):
+            unpack(packed, bits, n)
+    with pytest.raises(ValueError, match="n must be at least 0; got -1"):
+        unpack(packed, bits, -1)
+    with pytest.raises(ValueError, match="dtype is one of torch's, such as .* got 'float32'"):
+        unpack(packed, bits, 3 * 8 // bits, "float32")

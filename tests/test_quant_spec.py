@@ -12,7 +12,7 @@ def test_effective_bits_of_a_whole_axis():
     assert spec.bits_per_number(64) == 8.25
     assert QuantSpec("int4", "tensor").bits_per_number(64) == 4.5
     for size in (None, 0, 1.5):
-        with pytest.raises(ValueError, match="size of a group"):
+        with pytest.raises(ValueError, match="the size of a group"):
             spec.bits_per_number(size)
 
 
@@ -23,9 +23,26 @@ def test_bytes_by_hand():
     assert QuantSpec("fp8", "token", None, scale_dtype=torch.float32).bytes_for(7, 15) == 7 * 15 + 7 * 4
     assert QuantSpec("int8", "tensor").bytes_for(7, 15) == 7 * 15 + 4
     assert QuantSpec("int4", "channel").bytes_for(0, 15) == 0
-    for sizes in ((-1, 20), (3, 0)):
-        with pytest.raises(ValueError, match="at least 1 channel; got"):
-            QuantSpec("int4").bytes_for(*sizes)
+    assert QuantSpec("int4", "tensor").bytes_for(0, 15) == 0
+
+
+@pytest.mark.parametrize(
+    "spec, sizes, words",
+    [
+        (QuantSpec(), (-1, 20), "tokens must be at least 0; got -1"),
+        (QuantSpec(), (3, 0), "channels must be at least 1; got 0"),
+        (QuantSpec(), ("x", 4), "tokens is a whole number; got 'x'"),
+        (QuantSpec(), (1.5, 4), "tokens is a whole number; got 1.5"),
+        (QuantSpec(), (float("nan"), 4), "tokens is a whole number; got nan"),
+        (QuantSpec(), (True, True), "tokens is a whole number; got True"),
+        (QuantSpec("int4", "token", 4), (4, 6), "6 channels do not divide into groups of 4"),
+        (QuantSpec("int4", "channel", 4), (5, 6), "5 tokens do not divide into groups of 4"),
+    ],
+)
+def test_bytes_of_what_cannot_be(spec, sizes, words):
+    """Groups that do not divide were counted, in numbers that no storage has: `quantize` refuses them."""
+    with pytest.raises(ValueError, match=words):
+        spec.bytes_for(*sizes)
 
 
 def test_a_group_is_one_of_pythons_numbers():
@@ -38,6 +55,7 @@ def test_a_group_is_one_of_pythons_numbers():
     [
         ({"dtype": "int3"}, "dtype is one of int8, int4, int2, fp8; got 'int3'"),
         ({"dtype": 4}, "got 4"),
+        ({"dtype": ["int4"]}, r"got \['int4'\]"),
         ({"axis": "head"}, "axis is"),
         ({"quant_group": 0}, "quant_group is a whole number, at least 1"),
         ({"quant_group": -32}, "at least 1"),

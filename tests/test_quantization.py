@@ -371,6 +371,8 @@ def test_rows_are_taken_with_their_scales():
         (torch.ones(3, 4, dtype=torch.long), QuantSpec("int4"), "floating-point tensor"),
         (torch.ones(3, 4).to(torch.float8_e4m3fn), QuantSpec("int4"), "floating-point tensor"),
         ([[1.0]], QuantSpec("int4"), "a list"),
+        (torch.ones(3, 4).to_sparse(), QuantSpec("int4"), "got a tensor of layout torch.sparse_coo"),
+        (torch.ones(3, 4, device="meta"), QuantSpec("int4"), "got a tensor on meta"),
         (torch.ones(3, 4), "int4", "A QuantSpec says how"),
         (torch.ones(0, 4), QuantSpec("int4", "tensor"), "nothing to quantise"),
     ],
@@ -387,12 +389,30 @@ def test_what_a_quantized_is_asked_for_may_be_wrong_too():
     for call, words in (
         (lambda: q.cut(13), "12 tokens to keep from; got 13"),
         (lambda: q.cut(-1), "got -1"),
+        (lambda: q.cut(1.5), "tokens is a whole number; got 1.5"),
+        (lambda: q.cut("x"), "tokens is a whole number; got 'x'"),
+        (lambda: q.take_rows(torch.tensor([0, 2])), r"There are rows 0 to 1; got \[0, 2\]"),
+        (lambda: q.take_rows(torch.tensor([-1])), r"There are rows 0 to 1; got \[-1\]"),
+        (lambda: q.take_rows([0]), "index is a tensor of row numbers with one axis; got a list"),
+        (lambda: q.take_rows(torch.tensor([0.0])), "got torch.float32"),
+        (lambda: q.followed_by(None), "What follows a Quantized is one too; got a NoneType"),
         (lambda: q.dequantize(torch.int32), "floating-point dtype; got torch.int32"),
         (lambda: q.dequantize("float16"), "got 'float16'"),
         (lambda: quantize(torch.ones(2, 3, 12, 20), q.spec, "all"), "valid is boolean"),
     ):
         with pytest.raises(ValueError, match=words):
             call()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [torch.ones(1, 3, 4, 20), torch.ones(2, 3, 4, 24), torch.ones(2, 3, 4, 20, dtype=torch.float64)],
+)
+def test_tokens_of_other_rows_do_not_follow(other):
+    """Codes of float64 behind those of float32 would come back as float32, without a word."""
+    q = quantize(torch.ones(2, 3, 12, 20), QuantSpec("int4", "token", 4))
+    with pytest.raises(ValueError, match="the same rows, heads, channels and dtype; got .2, 3, 20, torch"):
+        q.followed_by(quantize(other, q.spec))
 
 
 def test_no_tokens_are_no_bytes():

@@ -7,7 +7,7 @@ ValueError that says what was given and what would have been right.
 import torch
 from torch import Tensor
 
-from kvlearn.values import is_whole, is_whole_tensor
+from kvlearn.values import is_plain, is_whole, is_whole_tensor, kind_of, whole
 
 
 def check_is_cache(cache) -> None:
@@ -22,8 +22,11 @@ def check_is_cache(cache) -> None:
 # Of the constructor ------------------------------------------------------------------------------
 
 
+MOST = 2**31 - 1  # rows, slots, heads ...: more would be an overflow somewhere in torch
+
+
 def check_sizes(config, batch_size: int, max_length: int | None) -> None:
-    """Refuse a cache of no rows or no slots, and a model in the place of its config."""
+    """Refuse a cache of no rows or no slots, a model in the place of its config, and sizes that are none."""
     if not is_whole(batch_size) or batch_size < 1:
         raise ValueError(f"A cache has a whole number of rows, at least 1; got batch_size={batch_size!r}.")
     if max_length is not None and (not is_whole(max_length) or max_length < 1):
@@ -34,6 +37,30 @@ def check_sizes(config, batch_size: int, max_length: int | None) -> None:
                 f"A cache is made with a config, such as model.config; a {type(config).__name__} has no "
                 f"{name}."
             )
+        whole(getattr(config, name), name, at_most=2**62 if name == "max_position" else MOST)
+    for name, size in (("batch_size", batch_size), ("max_length", max_length)):
+        if size is not None:
+            whole(size, name, at_most=MOST)
+
+
+def floating_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of stored keys and values; torch's default where none is given."""
+    if dtype is None:
+        return torch.get_default_dtype()
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(
+            f"A cache stores floating-point numbers, dtype=torch.bfloat16 for example; got dtype={dtype!r}."
+        )
+    return dtype
+
+
+def real_device(device: torch.device | str | None) -> torch.device:
+    """The device that tensors have: "cuda" becomes "cuda:0", and None the CPU."""
+    try:
+        return torch.empty(0, device="cpu" if device is None else device).device
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch without CUDA: an assertion
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device={device!r} is no device of this torch: {reason}") from None
 
 
 # Of a step ---------------------------------------------------------------------------------------
@@ -47,9 +74,9 @@ def check_layer(layer: int, num_layers: int) -> None:
 def check_keys_values(cache, k: Tensor, v: Tensor) -> None:
     """Refuse new keys and values that the cache cannot hold as they are."""
     for name, tensor, (heads, head_dim) in (("k", k, cache.key_shape), ("v", v, cache.value_shape)):
-        if not isinstance(tensor, Tensor):
+        if not is_plain(tensor):
             raise ValueError(
-                f"{name} is a tensor (batch, kv heads, length, head_dim); got a {type(tensor).__name__}."
+                f"{name} is a tensor (batch, kv heads, length, head_dim); got {kind_of(tensor)}."
             )
         if tensor.ndim != 4 or tensor.shape != (cache.batch_size, heads, k.shape[2], head_dim):
             raise ValueError(
@@ -61,6 +88,8 @@ def check_keys_values(cache, k: Tensor, v: Tensor) -> None:
                 f"{name} is {tensor.dtype} on {tensor.device} and the cache holds {cache.dtype} on "
                 f"{cache.device}; make the cache with dtype=model.dtype, device=model.device."
             )
+        if tensor.is_meta:
+            raise ValueError(f"{name} is {kind_of(tensor)}; a step is taken with numbers.")
 
 
 def check_room(cache, length: int) -> None:
@@ -75,8 +104,9 @@ def check_room(cache, length: int) -> None:
 def check_positions(positions: Tensor, shape: tuple[int, int]) -> None:
     """Refuse what is not one whole number for each token, (batch, length)."""
     if not is_whole_tensor(positions):
-        got = f"{positions.dtype}" if isinstance(positions, Tensor) else f"a {type(positions).__name__}"
-        raise ValueError(f"positions are a tensor of integers (batch, length) = {shape}; got {got}.")
+        raise ValueError(
+            f"positions are a tensor of integers (batch, length) = {shape}; got {kind_of(positions)}."
+        )
     if positions.shape != shape:
         raise ValueError(
             f"positions are integers of shape (batch, length) = {shape}; got {positions.dtype} of shape "

@@ -48,8 +48,8 @@ class KVCache(ABC):
         self.key_shape = self.value_shape = (config.num_kv_heads, config.head_dim)
         self.max_position = config.max_position
         self.max_length = max_length
-        self.dtype = torch.get_default_dtype() if dtype is None else dtype
-        self.device = torch.empty(0, device=device or "cpu").device  # "cuda" becomes "cuda:0"
+        self.dtype = arguments.floating_dtype(dtype)
+        self.device = arguments.real_device(device)
         self._constructed_batch = batch_size
         self._begin(batch_size)
 

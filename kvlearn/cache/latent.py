@@ -9,8 +9,9 @@ That is latent_dim + rope_dim numbers for each token and layer: not twice, becau
 one latent, and not once a head, because the heads share it. `kvlearn.latent_attention` reads it.
 """
 
+from kvlearn.cache.arguments import MOST
 from kvlearn.cache.growing import GrowingCache
-from kvlearn.values import is_whole
+from kvlearn.values import whole
 
 
 class LatentCache(GrowingCache):
@@ -55,6 +56,4 @@ def _width(config, name, given):
             f"A LatentCache stores latents, and a {type(config).__name__} has no {name}; make it with the "
             "LatentConfig of the layers, or say LatentCache(config, latent_dim=512, rope_dim=64)."
         )
-    if not is_whole(width) or width < 1:
-        raise ValueError(f"{name} is a whole number, at least 1; got {width!r}.")
-    return width
+    return whole(width, name, at_most=MOST)

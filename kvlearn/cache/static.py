@@ -7,6 +7,7 @@ only, so that what lies in the rest of the storage can never be attended to.
 
 import torch
 
+from kvlearn.cache import arguments
 from kvlearn.cache.base import KVCache
 
 
@@ -22,6 +23,7 @@ class StaticCache(KVCache):
     """
 
     def __init__(self, config, batch_size=1, max_length=None, *, dtype=None, device=None):
+        arguments.check_sizes(config, batch_size, max_length)
         max_length = config.max_position if max_length is None else max_length
         self._keys = self._values = None
         super().__init__(config, batch_size, max_length=max_length, dtype=dtype, device=device)

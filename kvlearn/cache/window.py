@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kvlearn.cache import arguments
 from kvlearn.cache.growing import GrowingCache
-from kvlearn.values import is_whole
+from kvlearn.values import is_whole, whole
 
 
 class SlidingWindowCache(GrowingCache):
@@ -204,16 +204,25 @@ class _Ring:
 
 def _windows(config, window: int | None) -> tuple[int | None, ...]:
     """The window of each layer."""
-    own = getattr(config, "windows", None) or (None,) * config.num_layers
+    own = getattr(config, "windows", None)
+    own = () if own is None else own
+    if not isinstance(own, list | tuple) or len(own) not in (0, config.num_layers):
+        raise ValueError(
+            f"config.windows has one window (or None) for each of the {config.num_layers} layers, or is "
+            f"empty; got {own!r:.80}."
+        )
+    own = [None if layer is None else whole(layer, "a layer's window") for layer in own]
+    own = own or [None] * config.num_layers
     if window is not None:
         if not is_whole(window) or window < 1:
             raise ValueError(
                 f"A window is a whole number of positions, at least 1 (the query itself), or None for the "
                 f"model's own; got {window!r}."
             )
+        window = int(window)
         own = [window if layer is None else min(layer, window) for layer in own]
     # No query sees more than all positions, and numbers beyond 64 bits are no tensor's.
-    return tuple(None if layer is None else min(int(layer), config.max_position) for layer in own)
+    return tuple(None if layer is None else min(layer, config.max_position) for layer in own)
 
 
 def _following(positions: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
 """What caches are given and refuse: the words, and that the cache is as it was."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from small_caches import CONFIG, Notes, pair, write
 
-from kvlearn.cache import GrowingCache
+from kvlearn.cache import GrowingCache, SlidingWindowCache, StaticCache
 from kvlearn.cache.arguments import check_order
 
 
@@ -45,6 +47,13 @@ def test_the_order_of_positions_against_a_loop():
         ({"batch_size": True}, "got batch_size=True"),
         ({"max_length": 0}, "at least 1; got max_length=0"),
         ({"max_length": 9.5}, "a whole number of slots, at least 1; got max_length=9.5"),
+        ({"batch_size": 10**30}, "batch_size must be at most 2,147,483,647"),
+        ({"max_length": 10**30}, "max_length must be at most 2,147,483,647"),
+        ({"dtype": "float32"}, "A cache stores floating-point numbers, .* got dtype='float32'"),
+        ({"dtype": torch.int8}, "A cache stores floating-point numbers, .* got dtype=torch.int8"),
+        ({"device": "cudax"}, "device='cudax' is no device of this torch: "),
+        ({"device": "cuda:99"}, "device='cuda:99' is no device of this torch: "),
+        ({"device": 0.5}, "device=0.5 is no device of this torch: "),
     ],
 )
 def test_sizes_that_cannot_be(options, words):
@@ -53,10 +62,42 @@ def test_sizes_that_cannot_be(options, words):
         Notes(CONFIG, **options)
 
 
+@pytest.mark.parametrize(
+    "field, size, words",
+    [
+        ("num_layers", 0, "num_layers must be at least 1; got 0"),
+        ("num_layers", "2", "num_layers is a whole number; got '2'"),
+        ("num_kv_heads", -3, "num_kv_heads must be at least 1; got -3"),
+        ("head_dim", 0, "head_dim must be at least 1; got 0"),
+        ("head_dim", 8.0, "head_dim is a whole number; got 8.0"),
+        ("head_dim", 10**30, "head_dim must be at most 2,147,483,647"),
+        ("max_position", None, "max_position is a whole number; got None"),
+        ("max_position", 2**63, "max_position must be at most"),
+    ],
+)
+@pytest.mark.parametrize("make", [GrowingCache, StaticCache, lambda config: SlidingWindowCache(config, 4)])
+def test_configs_that_lie(make, field, size, words):
+    """Of one's own making: a cache without layers never ends a step, one without head_dim holds nothing."""
+    config = SimpleNamespace(**{**vars(CONFIG), field: size})
+    with pytest.raises(ValueError, match=words):
+        make(config)
+
+
+def test_a_device_has_a_number():
+    """`device or "cpu"`: card 0 is false, and the cache would be on the CPU."""
+    if torch.cuda.is_available():
+        assert GrowingCache(CONFIG, device=0).device == torch.device("cuda", 0)
+    else:
+        with pytest.raises(ValueError, match="device=0 is no device of this torch"):
+            GrowingCache(CONFIG, device=0)
+
+
 def test_a_model_is_not_its_config():
     """The first thing that one gives; a missing attribute would say nothing of what is wanted."""
     with pytest.raises(ValueError, match="a config, such as model.config; a Linear has no num_layers"):
         GrowingCache(torch.nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="a config, such as model.config; a Linear has no num_layers"):
+        StaticCache(torch.nn.Linear(1, 1))
     assert GrowingCache(CONFIG, torch.tensor(2)).batch_size == 2
 
 
@@ -81,6 +122,16 @@ def test_positions_that_are_refused(positions, words):
         write(cache, 1, positions)
     assert words in str(error.value)
     assert cache.positions.tolist() == [[0, 1, 2], [-1, 0, 1]]
+
+
+def test_positions_without_numbers():
+    """They have the shape and the dtype, and nothing that could be compared."""
+    cache, positions = GrowingCache(CONFIG, 2), torch.zeros(2, 1, dtype=torch.long)
+    for given, words in ((positions.to("meta"), "on meta"), (positions.to_sparse(), "of layout")):
+        with pytest.raises(ValueError, match=f"a tensor of integers .*; got a tensor {words}"):
+            cache.update(0, *pair(1), given)
+    with pytest.raises(ValueError, match="k is a tensor on meta, which has no numbers; a step is taken with"):
+        GrowingCache(CONFIG, 2, device="meta").update(0, *(x.to("meta") for x in pair(1)))
 
 
 def test_positions_that_are_no_tensor():
@@ -118,6 +169,13 @@ def test_positions_that_are_just_allowed():
         (True, *pair(2), "layers 0 to 2; got layer True"),
         (0, None, pair(2)[1], "k is a tensor (batch, kv heads, length, head_dim); got a NoneType"),
         (0, pair(2)[0], [pair(2)[1]], "v is a tensor (batch, kv heads, length, head_dim); got a list"),
+        (0, pair(2)[0].to_sparse(), pair(2)[1], "got a tensor of layout torch.sparse_coo"),
+        (
+            0,
+            pair(2)[0],
+            torch.nested.nested_tensor([*pair(2)[1]], layout=torch.jagged),
+            "got a nested tensor",
+        ),
         (0, *pair(2, batch=3), "k should be (batch, kv heads, length, head_dim) = (2, 4, L, 6)"),
         (0, pair(2)[0], pair(3)[1], "v should be"),
         (0, pair(2)[0][:, :3], pair(2)[1], "got (2, 3, 2, 6)"),

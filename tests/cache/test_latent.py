@@ -70,8 +70,10 @@ def test_the_config_or_the_caller_says_the_widths():
         LatentCache(CONFIG)
     with pytest.raises(ValueError, match="a DecoderConfig has no rope_dim"):
         LatentCache(CONFIG, latent_dim=3)
+    with pytest.raises(ValueError, match="rope_dim must be at most 2,147,483,647"):
+        LatentCache(LATENT, rope_dim=10**30)
     for wrong in (0, -2, 1.5, True, "8"):
-        with pytest.raises(ValueError, match="latent_dim is a whole number, at least 1"):
+        with pytest.raises(ValueError, match="latent_dim (is a whole number|must be at least 1)"):
             LatentCache(LATENT, latent_dim=wrong)
         with pytest.raises(ValueError, match="rows"):
             LatentCache(LATENT, wrong)

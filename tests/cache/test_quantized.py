@@ -478,7 +478,7 @@ def test_it_keeps_the_contract(scheme, capsys):
         ({"residual": -1}, "residual is a whole number"),
         ({"residual": 2.5}, "residual is a whole number"),
         ({"residual": None}, "residual is a whole number"),
-        ({"dtype": torch.int64}, "floating point of 16 bits or more; got torch.int64"),
+        ({"dtype": torch.int64}, "floating-point numbers, .* got dtype=torch.int64"),
         ({"dtype": torch.float8_e4m3fn}, "floating point of 16 bits or more"),
         ({"rows": 0}, "at least 1; got batch_size=0"),
         ({"rows": 2, "max_length": 0}, "max_length=0"),

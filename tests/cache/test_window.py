@@ -4,8 +4,10 @@ The oracle is a decoder without a cache whose own config has the window: one pas
 """
 
 from functools import partial
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -336,6 +338,31 @@ def test_what_is_no_window_is_refused(window):
     """A window of 0 sees nothing, not even the query; True is no number of positions."""
     with pytest.raises(ValueError, match="A window is a whole number of positions, at least 1"):
         SlidingWindowCache(CONFIG, window)
+
+
+@pytest.mark.parametrize(
+    "windows, words",
+    [
+        ([4], "one window .or None. for each of the 3 layers, or is empty; got .4."),
+        ("abc", "for each of the 3 layers, or is empty; got 'abc'"),
+        (4, "got 4"),
+        ([0, 0, 0], "a layer's window must be at least 1; got 0"),
+        (["4", None, 4], "a layer's window is a whole number; got '4'"),
+    ],
+)
+def test_windows_of_a_config_that_lies(windows, words):
+    """A config of one's own making: a layer that has no window listed, or one that sees nothing."""
+    config = SimpleNamespace(**{**vars(CONFIG), "windows": windows})
+    for window in (None, 5):
+        with pytest.raises(ValueError, match=words):
+            SlidingWindowCache(config, window)
+
+
+def test_windows_are_pythons_numbers():
+    """A window that is a tensor: two layers of the same window would have two rings."""
+    config = SimpleNamespace(**{**vars(CONFIG), "windows": [np.int64(4), None, 2]})
+    cache = SlidingWindowCache(config, torch.tensor(3))
+    assert cache.windows == (3, 3, 2) and {type(window) for window in cache.windows} == {int}
 
 
 def test_what_every_cache_refuses_is_refused():
