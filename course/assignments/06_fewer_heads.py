@@ -141,8 +141,8 @@ kvlearn.check("expand_latents", expand_latents)
 # `w_uk[h]` times the latent, followed by the rotary key that all heads
 # share; its query is `q_nope` followed by `q_rope`; the score is their dot
 # product, divided by the root of the key's width. Compute the same scores
-# **without making those keys**: the check counts the operations of your
-# matrix products.
+# **without making those keys**: the check counts the operations that you
+# do, all of them in torch.
 #
 # | tensor | shape |
 # |---|---|

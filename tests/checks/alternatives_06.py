@@ -17,6 +17,10 @@ def groups_by_einsum(q, k, v):
     return rearrange(out, "b h g l d -> b (h g) l d")
 
 
+def groups_in_float64(q, k, v):
+    return groups_by_einsum(q.double(), k.double(), v.double()).to(q.dtype)
+
+
 def groups_one_by_one(q, k, v):
     group = q.shape[1] // k.shape[1]
     out = []
@@ -95,6 +99,13 @@ def scores_by_einsum(q_nope, q_rope, latent, rope_key, w_uk):
     return scores / (q_nope.shape[-1] + q_rope.shape[-1]) ** 0.5
 
 
+def scores_without_a_product(q_nope, q_rope, latent, rope_key, w_uk):
+    moved = (q_nope[..., None] * w_uk[:, None]).sum(dim=-2)
+    query, key = torch.cat((moved, q_rope), dim=-1), torch.cat((latent, rope_key), dim=-1)
+    scores = (query[:, :, :, None] * key[:, :, None]).sum(dim=-1)
+    return scores / (q_nope.shape[-1] + q_rope.shape[-1]) ** 0.5
+
+
 def scores_as_one_key(q_nope, q_rope, latent, rope_key, w_uk):
     q = torch.cat((q_nope @ w_uk, q_rope), dim=-1)
     k = torch.cat((latent, rope_key), dim=-1)[:, 0]
@@ -139,6 +150,7 @@ def intensity_counted(num_heads, num_kv_heads, key_width, value_width, bits):
 
 ALTERNATIVES = {
     "attend_in_groups": [
+        groups_in_float64,
         groups_by_einsum,
         groups_one_by_one,
         groups_with_stretched_queries,
@@ -147,7 +159,7 @@ ALTERNATIVES = {
     ],
     "mean_pool_heads": [pool_with_einops, pool_by_slices, pool_by_a_matrix, mean_pool_heads],
     "expand_latents": [expand_at_once, expand_head_by_head, expand_with_einsum],
-    "absorbed_scores": [scores_by_einsum, scores_as_one_key, scores_scaled_first],
+    "absorbed_scores": [scores_by_einsum, scores_without_a_product, scores_as_one_key, scores_scaled_first],
     "absorbed_values": [values_by_einsum, values_head_by_head],
     "decode_intensity": [intensity_in_short, intensity_counted],
 }

@@ -132,6 +132,17 @@ ABSORBED_SCORES = Exercise(
             "The score is one dot product over both parts, so there is one scale for their sum.",
         ),
         Misconception(
+            "only the rotary part was scaled",
+            lambda *a: _scores(*a, width=1, rope=False) + _scores(*a, nope=False),
+            "The division binds more closely than the plus before it. The scale is one for the sum of both "
+            "parts.",
+        ),
+        Misconception(
+            "only the part without positions was scaled",
+            lambda *a: _scores(*a, rope=False) + _scores(*a, width=1, nope=False),
+            "The score is one dot product over both parts, and all of it is divided.",
+        ),
+        Misconception(
             "the rotary part was left out",
             lambda *a: _scores(*a, rope=False),
             "The latent knows nothing of positions. Without the rotary part a score is the same wherever the "
