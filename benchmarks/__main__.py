@@ -1,28 +1,37 @@
-"""Run the benchmarks of time and memory, keep the figures as JSON and as tables, print the tables.
+"""Run benchmarks, all or those named, keep their figures as JSON and as tables, print the tables.
+
+    python3 dev.py bench [decode] [memory] [kinds] [peers]
 
 Each JSON says which machine, versions and threads it was taken with. Run it on an otherwise idle machine:
 the runs are interleaved, so that a disturbance hits all of them alike, but a busy machine has no bandwidth
-left to be measured against. (What a quantised cache recalls takes up to an hour and is a command of its own:
-benchmarks/recall.py.)
+left to be measured against. Without names: all but peers, which needs packages of its own. (What a quantised
+cache recalls takes up to an hour and is a command of its own, benchmarks/recall.py.)
 """
 
 import json
+import sys
 from datetime import date
 from pathlib import Path
 
-from benchmarks import decode, memory, page
+from benchmarks import decode, kinds, memory, page, peers
+from benchmarks.recall_summary import as_json
 from kvlearn.measure import machine
 
 HERE = Path(__file__).parent
+BENCHMARKS = {"decode": decode, "memory": memory, "kinds": kinds, "peers": peers}
 
 
 def main():
-    for benchmark in (decode, memory):
-        name = benchmark.__name__.split(".")[-1]
+    names = sys.argv[1:] or ["decode", "memory", "kinds"]
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        sys.exit(f"There is no benchmark {unknown[0]!r}. There are: {', '.join(BENCHMARKS)}.")
+    for name in names:
+        benchmark = BENCHMARKS[name]
         figures = {"date": date.today().isoformat(), "machine": machine(), **benchmark.measure()}
-        (HERE / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")
+        figures = json.loads(json.dumps(figures))  # as a reader of the file has them
+        (HERE / f"{name}.json").write_text(as_json(figures))
         print(f"\n{benchmark.table(figures)}\n")
-    page.write()
+        page.write()
 
 
 if __name__ == "__main__":

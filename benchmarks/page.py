@@ -3,10 +3,16 @@
 import json
 from pathlib import Path
 
-from benchmarks import decode, memory, recall_summary
+from benchmarks import decode, kinds, memory, peers, recall_summary
 
 HERE = Path(__file__).parent
-TABLES = {"decode": decode.table, "memory": memory.table, "recall": recall_summary.table}
+TABLES = {
+    "decode": decode.table,
+    "memory": memory.table,
+    "kinds": kinds.table,
+    "peers": peers.table,
+    "recall": recall_summary.table,
+}
 
 
 def write() -> None:

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "numpy", "einops", "transformers", "safetensors", "tokenizers", "triton")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "einops",
+    "transformers",
+    "safetensors",
+    "tokenizers",
+    "triton",
+    "optimum-quanto",
+    "hqq",
+)
 
 
 def device() -> torch.device:
