@@ -12,7 +12,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from kvlearn.decoder import Decoder
-from kvlearn.values import is_whole
+from kvlearn.values import is_plain, is_whole, kind_of
 
 
 def mean_pool_heads(projection: Tensor, head_dim: int, num_kv_heads: int) -> Tensor:
@@ -32,8 +32,8 @@ def mean_pool_heads(projection: Tensor, head_dim: int, num_kv_heads: int) -> Ten
     Raises:
         ValueError: no matrix of floats, rows that are not whole heads, or heads that do not make even groups.
     """
-    if not isinstance(projection, Tensor) or projection.ndim == 0 or not projection.is_floating_point():
-        raise ValueError(f"A projection is a matrix of floating-point numbers; got {projection!r:.60}.")
+    if not is_plain(projection) or projection.ndim == 0 or not projection.is_floating_point():
+        raise ValueError(f"A projection is a matrix of floating-point numbers; got {kind_of(projection)}.")
     rows = projection.shape[0]
     if rows == 0 or not is_whole(head_dim) or head_dim < 1 or rows % head_dim:
         raise ValueError(f"{rows} rows are not a whole number of heads of head_dim={head_dim!r}.")

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvlearn.values import is_plain, is_whole, is_whole_tensor, kind_of, whole
+
 # The ids of the pairs' vocabulary: a start token, then the keys, then the values.
 START, NUM_KEYS, NUM_VALUES = 0, 512, 128
 FIRST_KEY, FIRST_VALUE = 1, 1 + NUM_KEYS
@@ -78,15 +80,16 @@ def draw_pairs(num_pairs: int, batch_size: int, generator: torch.Generator, num_
         num_keys: draw from the first so many keys alone.
 
     Raises:
-        ValueError: fewer than one pair or text, or more pairs than keys.
+        ValueError: sizes that are none, fewer than one pair or text, or more pairs than keys; no generator.
     """
+    num_pairs, num_keys = whole(num_pairs, "num_pairs", at_least=0), whole(num_keys, "num_keys", at_least=0)
+    batch_size = whole(batch_size, "batch_size")
+    _check_generator(generator)
     if not 1 <= num_pairs <= num_keys <= NUM_KEYS:
         raise ValueError(
             f"A text has no key twice, so num_pairs is 1 to num_keys, and num_keys at most {NUM_KEYS}; got "
             f"num_pairs={num_pairs} and num_keys={num_keys}."
         )
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
 
     def shuffled(count):  # (B, count): in each row 0 to count - 1 in random order
         return torch.rand(batch_size, count, generator=generator).argsort(dim=1)
@@ -171,8 +174,13 @@ def draw_passkey(
         following: how many tokens of filler to give on top, which are no part of the context.
 
     Raises:
-        ValueError: `length` leaves no room for the pass key, or the filler is too short for it.
+        ValueError: `length` leaves no room for the pass key, or the filler is too short for it; arguments of
+            another kind.
     """
+    length, following = whole(length, "length"), whole(following, "following", at_least=0)
+    _check_generator(generator)
+    if not isinstance(filler, list | tuple):
+        raise ValueError(f"filler is a list of token ids, as tokenizer.encode gives; got {kind_of(filler)}.")
     digits = "".join(str(digit) for digit in torch.randint(10, (DIGITS,), generator=generator).tolist())
     share = 0.05 + 0.75 * torch.rand((), generator=generator).item()
     end = int(torch.randint(len(filler), (), generator=generator)) if filler else 0
@@ -187,6 +195,8 @@ def draw_passkey(
             f"follow; it needs at least 1, and there are {len(filler)} to cut from."
         )
     text = [filler[place % len(filler)] for place in range(end - room, end + following)]
+    if not all(is_whole(token) for token in text):
+        raise ValueError("filler is a list of token ids, and some of what it has are no whole numbers.")
     before = round(share * room)
     return Passkey(
         context=torch.tensor([head + text[:before] + needle + text[before:room]]),
@@ -215,9 +225,25 @@ def passkey_recall(model, passkey: Passkey, cache) -> tuple[bool, float]:
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """(B,) mean of -log p over the targets (1, L) or (B, L), from logits (B, L, vocab_size)."""
+    """(B,) mean of -log p over the targets (1, L) or (B, L), from logits (B, L, vocab_size).
+
+    Raises:
+        ValueError: tensors of other shapes or kinds, or targets that are not in the vocabulary.
+    """
+    if not is_plain(logits) or not logits.is_floating_point() or logits.ndim != 3:
+        raise ValueError(f"logits are numbers of shape (B, L, vocab_size); got {_described(logits)}.")
+    rows, length, vocabulary = logits.shape
+    if not is_whole_tensor(targets) or targets.shape not in ((1, length), (rows, length)):
+        raise ValueError(
+            f"targets are token ids of shape (1, {length}) or ({rows}, {length}), one for each logit; "
+            f"got {_described(targets)}."
+        )
+    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < vocabulary:
+        raise ValueError(
+            f"targets are token ids 0 to {vocabulary - 1}; got {int(targets.min())} to {int(targets.max())}."
+        )
     log_probabilities = logits.float().log_softmax(dim=2)
-    targets = targets.expand(len(logits), -1)[:, :, None]
+    targets = targets.long().expand(rows, -1)[:, :, None]
     return -log_probabilities.gather(2, targets).mean(dim=(1, 2))
 
 
@@ -232,6 +258,9 @@ def perplexity(model, tokens: Tensor, context_length: int, cache) -> float:
         context_length: how many of them go in first.
         cache: an empty cache for one row.
     """
+    if not is_whole_tensor(tokens) or tokens.ndim != 2 or len(tokens) != 1:
+        raise ValueError(f"tokens are ids of shape (1, T), one row; got {_described(tokens)}.")
+    context_length = whole(context_length, "context_length", at_least=0)
     if not 1 <= context_length <= tokens.shape[1] - 2:
         raise ValueError(
             f"{tokens.shape[1]} tokens have no two left after a context of {context_length}; make the "
@@ -239,3 +268,19 @@ def perplexity(model, tokens: Tensor, context_length: int, cache) -> float:
         )
     context, rest = tokens.to(model.device).split((context_length, tokens.shape[1] - context_length), dim=1)
     return float(losses(read(model, context, rest[:, :-1], cache), rest[:, 1:]).exp())
+
+
+# What is given ------------------------------------------------------------------------------------
+
+
+def _check_generator(generator) -> None:
+    """Without one the numbers would come from torch's own, and no seed would give them again."""
+    if not isinstance(generator, torch.Generator):
+        raise ValueError(
+            "The random numbers come from a generator, such as torch.Generator().manual_seed(0); got "
+            f"{kind_of(generator)}."
+        )
+
+
+def _described(given) -> str:
+    return f"{kind_of(given)} of shape {tuple(given.shape)}" if is_plain(given) else kind_of(given)

@@ -185,6 +185,8 @@ def read_napkin(
 
 def find_shape(model) -> ModelShape:
     """A known model, a config.json, or a folder that holds one."""
+    if not isinstance(model, str | os.PathLike):
+        raise ValueError(f"A model is a name, or the path of a config.json; got a {type(model).__name__}.")
     if os.path.exists(model):
         return ModelShape.from_config(model)
     try:

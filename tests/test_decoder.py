@@ -3,6 +3,10 @@
 That its numbers are a Llama's is held by test_against_transformers.py.
 """
 
+import dataclasses
+import json
+
+import numpy as np
 import pytest
 import torch
 from tiny_decoder import SIZES, padded, random_tokens, tiny_config, tiny_decoder
@@ -44,6 +48,13 @@ def test_configs_that_cannot_be(change, words):
     with pytest.raises(ValueError) as error:
         tiny_config(**change)
     assert words in str(error.value)
+
+
+def test_sizes_of_numpy_become_pythons():
+    """Sizes are multiplied wherever memory is planned, and numpy's go round without a word."""
+    config = tiny_config(num_layers=np.int8(3), windows=(np.int8(4), None, 7))
+    assert config == tiny_config(num_layers=3, windows=(4, None, 7))
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["windows"] == [4, None, 7]
 
 
 def test_the_least_of_both_numbers_is_allowed():

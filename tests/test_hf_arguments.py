@@ -70,6 +70,17 @@ def test_a_cache_of_another_dtype_or_batch():
 def test_what_prepare_refuses():
     """An empty prompt, a mask of another shape, rows that are not the cache's."""
     cache = made("growing", 4)
+    for wrong in ([[1.0, 2.0]], torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool)):
+        with pytest.raises(ValueError, match="The prompt's tokens are whole numbers; got torch"):
+            prepare(cache, wrong)
+    for number in (2, -1, 0.5, float("nan")):
+        with pytest.raises(ValueError, match="attention_mask is 1 where there is a token and 0 at padding"):
+            prepare(cache, ids(2, 3), torch.tensor([[number, 1, 1], [0, 1, 1]]))
+    with pytest.raises(ValueError, match="attention_mask is 0 in all of a row"):
+        prepare(cache, ids(2, 3), torch.tensor([[0, 1, 1], [0, 0, 0]]))
+    for mask in ([[0, 1, 1], [1, 1, 1]], torch.tensor([[0.0, 1, 1], [1, 1, 1]])):
+        padding = prepare(cache, ids(2, 3), mask).padding
+        assert padding.tolist() == [[True, False, False]] * 2 + [[False] * 3] * 2
     for wrong in ([], [[]], [[1, 2], [3]], "text", None, torch.tensor(3), ids(2, 3, 4)):
         with pytest.raises(ValueError, match="prompt is .batch, length., with at least one token"):
             prepare(cache, wrong)
@@ -79,6 +90,27 @@ def test_what_prepare_refuses():
         prepare(cache, ids(3, 5))
     with pytest.raises(ValueError, match="A cache is made before it is given"):
         prepare(GrowingCache, ids(1, 5))
+
+
+def test_what_an_adapter_refuses():
+    """What transformers never gives and a person may: the cache is as it was."""
+    hf = to_hf(made("growing", 2))
+    run(ids(2, 4), hf)
+    held = hf.cache.positions.tolist()
+    for wrong in ([5], [-1], [], None, "x", torch.tensor([True])):
+        with pytest.raises(ValueError, match="reorder takes"):
+            hf.batch_select_indices(wrong)
+    for wrong, said in ((-1, "repeats must be at least 1; got -1"), ("x", "repeats is a whole number")):
+        with pytest.raises(ValueError, match=said):
+            hf.batch_repeat_interleave(wrong)
+    with pytest.raises(ValueError, match="k is a tensor .* got a NoneType"):
+        hf.update(None, None, 0)
+    with pytest.raises(ValueError, match="A layer is a whole number; got None"):
+        hf.update(torch.ones(2, 2, 1, 10), torch.ones(2, 2, 1, 10), None)
+    assert hf.cache.positions.tolist() == held
+    hf.batch_select_indices(torch.tensor([False, True]))
+    hf.batch_repeat_interleave(3)
+    assert hf.batch_size == 3 and hf.cache.positions.tolist() == [held[1]] * 3
 
 
 def test_no_room():

@@ -96,7 +96,13 @@ def test_what_is_no_decoder_and_no_heads_is_refused():
     """A cache or a config in the place of the model, and a width that cuts a head in two."""
     with pytest.raises(ValueError, match="takes a Decoder; got a DecoderConfig"):
         pool_kv_heads(tiny_decoder().config, 1)
-    for nothing in (None, 3, torch.tensor(3.0), torch.ones(4, 2, dtype=torch.long)):
+    for nothing in (
+        None,
+        3,
+        torch.tensor(3.0),
+        torch.ones(4, 2, dtype=torch.long),
+        torch.ones(4, 2).to_sparse(),
+    ):
         with pytest.raises(ValueError, match="a matrix of floating-point numbers"):
             mean_pool_heads(nothing, 2, 1)
     with pytest.raises(ValueError, match="0 rows are not a whole number of heads"):

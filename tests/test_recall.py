@@ -92,12 +92,26 @@ def test_every_key_and_value_is_drawn():
         (17, 3, 16, "num_pairs=17 and num_keys=16"),
         (4, 3, NUM_KEYS + 1, f"at most {NUM_KEYS}; got num_pairs=4"),
         (4, 0, 16, "batch_size must be at least 1; got 0"),
+        (1.5, 1, 16, "num_pairs is a whole number; got 1.5"),
+        ("1", 1, 16, "num_pairs is a whole number; got '1'"),
+        (True, True, 16, "num_pairs is a whole number; got True"),
+        (1, 1.5, 16, "batch_size is a whole number; got 1.5"),
+        (1, 1, None, "num_keys is a whole number; got None"),
     ],
 )
 def test_pairs_that_cannot_be(pairs, batch, keys, said):
     """Would catch a text with fewer keys than were asked for, and an empty batch."""
     with pytest.raises(ValueError, match=said):
         draw_pairs(pairs, batch, seeded(), num_keys=keys)
+
+
+def test_a_probe_is_drawn_from_a_generator(tiny):
+    """Would catch None, with which torch draws from its own generator: texts that no seed gives again."""
+    for wrong, got in ((None, "a NoneType"), (0, "a int")):
+        with pytest.raises(ValueError, match=f"come from a generator, such as .* got {got}"):
+            draw_pairs(2, 1, wrong)
+        with pytest.raises(ValueError, match=f"come from a generator, such as .* got {got}"):
+            draw_passkey(tiny[1], 500, [1] * 5000, wrong)
 
 
 def test_an_answer_is_read_where_its_key_is_asked_for():
@@ -221,6 +235,24 @@ def test_a_passkey_text_that_cannot_be(tiny, length, filler):
         draw_passkey(tiny[1], length, [65] * filler, seeded())
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"following": -600}, "following must be at least 0; got -600"),
+        ({"following": 1.0}, "following is a whole number; got 1.0"),
+        ({"length": "500"}, "length is a whole number; got '500'"),
+        ({"filler": None}, "filler is a list of token ids, .* got a NoneType"),
+        ({"filler": torch.ones(5000, dtype=torch.long)}, "filler is a list of token ids, .* got torch.int64"),
+        ({"filler": ["a"] * 5000}, "some of what it has are no whole numbers"),
+    ],
+)
+def test_a_passkey_of_arguments_that_cannot_be(tiny, changed, said):
+    """Would catch a negative `following`, which cut the context short: 145 tokens instead of 500."""
+    arguments = {"length": 500, "filler": [1] * 5000, "following": 0, **changed}
+    with pytest.raises(ValueError, match=said):
+        draw_passkey(tiny[1], generator=seeded(), **arguments)
+
+
 def test_the_filler_is_the_long_text_of_this_python():
     """Would catch too short a text, whose windows all overlap."""
     assert len(filler_text()) > 300_000 and "if" in filler_text()[:3000]
@@ -275,6 +307,42 @@ def test_losses_go_row_by_row():
     targets = torch.tensor([[4, 0, 2, 2]])
     expected = [torch.nn.functional.cross_entropy(row, targets[0]).item() for row in logits]
     assert losses(logits, targets).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length", "said"),
+    [
+        (torch.arange(9), 3, r"shape \(1, T\), one row; got torch.int64 of shape \(9,\)"),
+        (torch.arange(18).reshape(2, 9), 3, r"got torch.int64 of shape \(2, 9\)"),
+        ([[1, 2, 3, 4, 5, 6]], 3, "got a list"),
+        (torch.ones(1, 9), 3, "got torch.float32"),
+        (torch.ones(1, 9, dtype=torch.long), "3", "context_length is a whole number; got '3'"),
+        (torch.ones(1, 9, dtype=torch.long), 2.5, "context_length is a whole number; got 2.5"),
+    ],
+)
+def test_a_perplexity_that_cannot_be(tiny, tokens, length, said):
+    """Would catch two rows whose losses are told as one, and a context of 2.5 tokens."""
+    with pytest.raises(ValueError, match=said):
+        perplexity(tiny[0], tokens, length, GrowingCache(tiny[0].config))
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (torch.tensor([[4, 0, 2, 5]]), "targets are token ids 0 to 4; got 0 to 5"),
+        (torch.tensor([[4, 0, 2, -1]]), "targets are token ids 0 to 4; got -1 to 4"),
+        (torch.tensor([[4, 0, 2]]), r"shape \(1, 4\) or \(3, 4\), .* got torch.int64 of shape \(1, 3\)"),
+        (torch.tensor([[4, 0, 2, 2]] * 2), r"got torch.int64 of shape \(2, 4\)"),
+        (torch.tensor([[4.0, 0.0, 2.0, 2.0]]), "got torch.float32"),
+        ([[4, 0, 2, 2]], "got a list"),
+    ],
+)
+def test_losses_of_targets_that_cannot_be(targets, said):
+    """Would catch fewer targets than logits, whose mean would be that of the first ones alone."""
+    with pytest.raises(ValueError, match=said):
+        losses(torch.randn(3, 4, 5), targets)
+    with pytest.raises(ValueError, match=r"logits are numbers of shape .B, L, vocab_size.; got .* \(4, 5\)"):
+        losses(torch.randn(4, 5), torch.tensor([[4, 0, 2, 2]]))
 
 
 # The real model ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlearn import cli, sizing
+from kvlearn.size_command import read_napkin
 
 
 def run(*arguments):
@@ -133,6 +134,13 @@ def test_what_cannot_be_is_refused_in_a_sentence(arguments, said):
     result = run(*arguments.split())
     assert result.exit_code == 2 and any(part in result.output for part in said.split("|")), result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("model", [None, ["llama-3-8b"], 3, {}])
+def test_what_is_no_name_of_a_model(model):
+    """From Python: a question to the file system that it cannot answer; 3 is a file that is open."""
+    with pytest.raises(ValueError, match="A model is a name, or the path of a config.json; got a"):
+        read_napkin(model)
 
 
 @pytest.mark.parametrize("name", sizing.models())

@@ -71,13 +71,15 @@ def check_layer(layer: int, num_layers: int) -> None:
         raise ValueError(f"The cache has layers 0 to {num_layers - 1}; got layer {layer!r}.")
 
 
+def check_is_tensor(name: str, tensor: Tensor) -> None:
+    if not is_plain(tensor):
+        raise ValueError(f"{name} is a tensor (batch, kv heads, length, head_dim); got {kind_of(tensor)}.")
+
+
 def check_keys_values(cache, k: Tensor, v: Tensor) -> None:
     """Refuse new keys and values that the cache cannot hold as they are."""
     for name, tensor, (heads, head_dim) in (("k", k, cache.key_shape), ("v", v, cache.value_shape)):
-        if not is_plain(tensor):
-            raise ValueError(
-                f"{name} is a tensor (batch, kv heads, length, head_dim); got {kind_of(tensor)}."
-            )
+        check_is_tensor(name, tensor)
         if tensor.ndim != 4 or tensor.shape != (cache.batch_size, heads, k.shape[2], head_dim):
             raise ValueError(
                 f"{name} should be (batch, kv heads, length, head_dim) = ({cache.batch_size}, {heads}, "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kvlearn.cache import arguments
 from kvlearn.cache.base import KVCache
-from kvlearn.values import is_whole
+from kvlearn.values import is_plain, is_whole, is_whole_tensor, kind_of
 
 try:
     import transformers
@@ -139,16 +139,15 @@ def prepare(cache: KVCache | HFCache, prompt, attention_mask: Tensor | None = No
         What `generate` takes: `model.generate(prompt, cache=prepare(cache, prompt))`.
 
     Raises:
-        ValueError: an empty prompt, a mask of another shape, rows that are not the cache's, or what the
-            cache's own `truncate` refuses.
+        ValueError: an empty prompt, tokens that are no whole numbers, a mask of another shape or of other
+            numbers than 0 and 1, a row without a token, rows that are not the cache's, or what the cache's
+            own `truncate` refuses.
     """
     hf = cache if isinstance(cache, HFCache) else to_hf(cache)
-    rows, length = _shape(prompt, "prompt")
-    if attention_mask is not None and _shape(attention_mask, "attention_mask") != (rows, length):
-        raise ValueError(
-            f"attention_mask has one number for each token of the prompt, ({rows}, {length}); got "
-            f"{_shape(attention_mask, 'attention_mask')}."
-        )
+    ids = _two_axes(prompt, "prompt")
+    if not is_whole_tensor(ids):
+        raise ValueError(f"The prompt's tokens are whole numbers; got {kind_of(ids)}.")
+    rows, length = ids.shape
     if hf.batch_size % rows:
         raise ValueError(
             f"The prompt has {rows} rows and the cache {hf.batch_size}; make the cache with "
@@ -157,7 +156,7 @@ def prepare(cache: KVCache | HFCache, prompt, attention_mask: Tensor | None = No
     if attention_mask is None:
         real = torch.ones(rows, length, dtype=torch.bool, device=hf.cache.device)
     else:
-        real = torch.as_tensor(attention_mask, device=hf.cache.device).reshape(rows, length).bool()
+        real = _real(attention_mask, rows, length).to(hf.cache.device)
     padding = ~real.repeat_interleave(hf.batch_size // rows, dim=0)
     held = min(hf.cache.length, length - 1)
     if bool(((hf.cache.positions[:, :held] < 0) & ~padding[:, :held]).any()):
@@ -170,15 +169,32 @@ def prepare(cache: KVCache | HFCache, prompt, attention_mask: Tensor | None = No
 # What is given -----------------------------------------------------------------------------------
 
 
-def _shape(given, name: str) -> tuple[int, int]:
-    """(rows, length) of token ids or of a mask; one list is one row."""
+def _two_axes(given, name: str) -> Tensor:
+    """Token ids or a mask as a tensor (rows, length); one list is one row."""
     try:
-        shape = tuple(torch.as_tensor(given).shape)
-    except (TypeError, ValueError, RuntimeError):
+        tensor = torch.as_tensor(given)
+        shape = tuple(tensor.shape) if is_plain(tensor) else kind_of(tensor)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         shape = f"a {type(given).__name__}"
     if isinstance(shape, str) or len(shape) not in (1, 2) or 0 in shape:
         raise ValueError(f"{name} is (batch, length), with at least one token in each row; got {shape}.")
-    return (1, *shape) if len(shape) == 1 else shape
+    return tensor[None] if len(shape) == 1 else tensor
+
+
+def _real(attention_mask, rows: int, length: int) -> Tensor:
+    """(rows, length) booleans: where the prompt has a token."""
+    mask = _two_axes(attention_mask, "attention_mask")
+    if mask.shape != (rows, length):
+        raise ValueError(
+            f"attention_mask has one number for each token of the prompt, ({rows}, {length}); got "
+            f"{tuple(mask.shape)}."
+        )
+    real = mask == 1
+    if not bool((real | (mask == 0)).all()):
+        raise ValueError("attention_mask is 1 where there is a token and 0 at padding; it has other numbers.")
+    if not bool(real.any(dim=1).all()):
+        raise ValueError("attention_mask is 0 in all of a row: a prompt has at least one token.")
+    return real
 
 
 def _check_fits(cache: KVCache, model, config: CacheConfig) -> None:

@@ -11,8 +11,9 @@ import transformers
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from kvlearn.cache import arguments
 from kvlearn.cache.base import KVCache
-from kvlearn.values import is_whole
+from kvlearn.values import is_whole, whole
 
 PADDED = (
     "The cache has slots that hold no token (padding, or a row that was cut), and transformers would look at "
@@ -41,6 +42,8 @@ class HFCache(transformers.Cache):
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Write one layer; (B, Hkv, N, D) keys and values of the slots that `get_mask_sizes` announced."""
         self._check_layer(layer_idx)
+        for name, states in (("k", key_states), ("v", value_states)):
+            arguments.check_is_tensor(name, states)
         if layer_idx == 0:
             self._begin_pass(rows=key_states.shape[0], length=key_states.shape[2])
         seen = self._slots_seen(key_states.shape[2], layer_idx)
@@ -71,6 +74,8 @@ class HFCache(transformers.Cache):
         return length + (stored if window is None else min(stored, window - 1))
 
     def _check_layer(self, layer: int) -> None:
+        if not is_whole(layer):
+            raise ValueError(f"A layer is a whole number; got {layer!r}.")
         if layer >= self.cache.num_layers:
             raise ValueError(
                 f"The cache has {self.cache.num_layers} layers and the model more; make the cache with "
@@ -141,15 +146,21 @@ class HFCache(transformers.Cache):
         self._end_pass()
 
     def reorder_cache(self, beam_idx):
-        self.cache.reorder(beam_idx)
+        rows = arguments.rows_to_take(self.cache, beam_idx)
+        self.cache.reorder(rows)
         if self.padding is not None:
-            self.padding = self.padding[torch.as_tensor(beam_idx, device=self.padding.device)]
+            self.padding = self.padding[rows.to(self.padding.device)]
         self._end_pass()
 
     def batch_select_indices(self, indices):
-        self.reorder_cache(torch.arange(self.batch_size)[torch.as_tensor(indices).cpu()])
+        """Keep these rows: their numbers, or a mask of booleans, one for each row."""
+        mask = isinstance(indices, Tensor) and indices.dtype == torch.bool
+        if mask and indices.shape == (self.batch_size,):
+            indices = indices.nonzero().flatten()
+        self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats):
+        repeats = whole(repeats, "repeats")
         self.reorder_cache(torch.arange(self.batch_size).repeat_interleave(repeats))
 
     def activate_past_recording(self):
