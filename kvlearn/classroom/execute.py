@@ -1,0 +1,197 @@
+"""nbgrader's `Execute`, with the kernel inside the walls of `sandbox`, for notebooks that nobody trusts.
+
+What nbgrader's own does not survive costs one cell here: a cell that takes too long, and one that ends the
+kernel. The kernel is then started again, runs the cells before this one once more (checks aside), and goes on
+behind it. The cell's output says what happened, and so does that of its check.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_output
+from nbgrader.preprocessors import Execute
+from nbgrader.utils import is_grade
+from traitlets import Any, Bool, Integer, List
+
+from kvlearn.classroom import sandbox
+from kvlearn.classroom.results import MIME
+
+MOST_OUTPUT = 200_000  # characters that are kept of the output of a cell
+BEFORE_ALL = "import kvlearn.classroom.inside"
+BEFORE_A_CHECK = "import kvlearn.classroom.inside as _inside; kvlearn = _inside.afresh({seeds})\n"
+
+
+class ConfinedKernelManager(AsyncKernelManager):
+    """Starts a kernel inside, and talks to it through sockets in a folder that both sides see."""
+
+    def __init__(self, limits=None, worker=0, **kwargs):
+        super().__init__(**kwargs)
+        self.limits, self.worker = limits or sandbox.Limits(), worker
+        self.folder = Path(tempfile.mkdtemp(prefix="kvlearn-"))
+        self.transport = "ipc"
+        self.connection_file = str(self.folder / "kernel.json")
+
+    def format_kernel_cmd(self, extra_arguments=None):
+        inner = super().format_kernel_cmd(extra_arguments)
+        confined = sandbox.command(inner, self.folder, self.limits, self.worker)
+        owner = self.folder.stat()
+        os.chown(self.connection_file, owner.st_uid, owner.st_gid)  # the kernel's user reads it
+        return confined
+
+    def remove_folder(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class OutOfTime(Exception):
+    """The submission has had all its time."""
+
+
+class ConfinedExecute(Execute):
+    """Run a submission inside. What is wrong with it stands in its cells' outputs; nothing is raised."""
+
+    limits = Any(sandbox.Limits())
+    worker = Integer(0, help="Which worker this is; each has a user of its own.")
+    seeds = List(help="Seeds of the checks beside the one that students see.")
+    interrupt_on_timeout = Bool(False, help="Never: code can catch an interrupt, and go on.")
+
+    def preprocess(self, nb: NotebookNode, resources):
+        """Run all cells. Returns (nb, resources); nb's cells have their outputs."""
+        self._deadline = time.monotonic() + self.limits.submission_seconds
+        self.timeout_func = self._seconds_left
+        self._lost: dict[str, str] = {}  # ids of cells that cost a kernel, and what happened
+        done = 0
+        while done < len(nb.cells):
+            running = None
+            try:
+                with self._kernel(nb, resources):
+                    for index in range(done):
+                        self._run_again(index)
+                    for running in range(done, len(nb.cells)):
+                        self._run(running)
+                        done = running + 1
+            except (DeadKernelError, CellTimeoutError, OutOfTime) as error:
+                if running is None or isinstance(error, OutOfTime):
+                    self._give_up(nb.cells[done:], error)
+                    break
+                self._lose(nb.cells[running], error)
+                done = running + 1
+        return nb, resources
+
+    # Kernels -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _kernel(self, nb, resources):
+        NotebookClient.__init__(
+            self, nb, ConfinedKernelManager(self.limits, self.worker, kernel_name="python3")
+        )
+        self.reset_execution_trackers()
+        self._check_assign_resources(resources)
+        manager = self.km
+        try:
+            with self.setup_kernel(cwd=str(manager.folder), env=sandbox.environment(str(manager.folder))):
+                self._watch = sandbox.Watch(manager.provisioner.process.pid, self.limits.memory_bytes)
+                self._watch.start()
+                try:
+                    self._apart(new_code_cell(BEFORE_ALL))
+                    yield
+                finally:
+                    self._watch.stop()
+                    sandbox.kill(manager.provisioner.process.pid)
+        finally:
+            manager.remove_folder()
+
+    # Cells -------------------------------------------------------------------------------------------
+
+    def _run(self, index: int) -> None:
+        cell = self.nb.cells[index]
+        if cell.cell_type != "code":
+            return
+        answer = self._lost.get(_answered(cell))
+        if answer is not None:
+            cell.outputs = [error_output("NotChecked", f"There is nothing to check. {answer}")]
+            return
+        self._size = 0
+        source = cell.source
+        if is_grade(cell):
+            cell.source = BEFORE_A_CHECK.format(seeds=tuple(self.seeds)) + source
+        try:
+            self.execute_cell(cell, index)
+        finally:
+            cell.source = source
+
+    def _run_again(self, index: int) -> None:
+        """For what the cells behind it need: a check leaves nothing, and a lost cell would be lost again."""
+        cell = self.nb.cells[index]
+        if cell.cell_type == "code" and not is_grade(cell) and _name(cell) not in self._lost:
+            self._apart(deepcopy(cell))
+
+    def _apart(self, cell: NotebookNode) -> None:
+        """Run a cell that is not to be seen in the notebook."""
+        first, self._size = self.nb.cells[0], 0
+        self.execute_cell(cell, 0)
+        self.nb.cells[0] = first
+
+    def process_message(self, msg, cell, cell_index):
+        if MIME not in msg["content"].get("data", {}) and msg["msg_type"] not in ("status", "execute_input"):
+            before, self._size = self._size, self._size + len(str(msg["content"]))
+            if before > MOST_OUTPUT:
+                return None
+            if self._size > MOST_OUTPUT:
+                text = f"[More than {MOST_OUTPUT:,} characters: the rest of this output was dropped.]\n"
+                cell.outputs.append(new_output("stream", name="stderr", text=text))
+                return None
+        return super().process_message(msg, cell, cell_index)
+
+    # What went wrong ---------------------------------------------------------------------------------
+
+    def _seconds_left(self, cell) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise OutOfTime
+        return max(1, round(min(self.limits.cell_seconds, left)))
+
+    def _lose(self, cell, error) -> None:
+        if self._watch.exceeded or self._ran_out_of_memory(cell):
+            gibibytes = self.limits.memory_bytes / 2**30
+            why = f"This cell took more than {gibibytes:g} GiB of memory, and was ended."
+        elif isinstance(error, CellTimeoutError):
+            why = f"This cell had not ended after {self.limits.cell_seconds} seconds, and was ended."
+        else:
+            why = "This cell ended Python itself, by os._exit or quit, or by a crash."
+        self._lost[_name(cell)] = why
+        cell.outputs = [*cell.get("outputs", []), error_output(type(error).__name__, why)]
+
+    def _ran_out_of_memory(self, cell) -> bool:
+        return any(output.get("ename") == "MemoryError" for output in cell.get("outputs", []))
+
+    def _give_up(self, cells, error) -> None:
+        limit = self.limits.submission_seconds
+        why = f"The notebook had not ended after {limit} seconds in all; this cell was not run."
+        if not isinstance(error, OutOfTime):
+            why = "The cells before this one could not be run a second time; this cell was not run."
+        for cell in cells:
+            if cell.cell_type == "code":
+                cell.outputs = [error_output("NotRun", why)]
+
+
+def error_output(name: str, text: str) -> NotebookNode:
+    return new_output("error", ename=name, evalue=text, traceback=[text])
+
+
+def _name(cell) -> str:
+    """The exercise that a cell answers, or else the cell's own id."""
+    return cell.metadata.get("nbgrader", {}).get("grade_id") or cell.get("id", "")
+
+
+def _answered(cell) -> str | None:
+    """Of a check's cell, the name of the cell that holds the answer."""
+    return _name(cell).removesuffix("-again").removesuffix("-check") if is_grade(cell) else None

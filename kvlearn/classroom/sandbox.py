@@ -1,0 +1,197 @@
+"""The walls around a student's code: where it can look, what it can use up, and that nobody hears it.
+
+With bubblewrap (`bwrap`, a package of every Linux) a command sees Python, this package and the model, all
+read-only, and a folder of its own in memory; no network, no other process, no solutions, gradebook or other
+submission. Limits on memory, processes and files hold for each process in it, and a watch over the whole
+family (`Watch`). Where this process is root, the command becomes an unprivileged user, a different one for
+each worker: root has no limit on processes, and two workers under one user would share theirs.
+
+Without bubblewrap the limits and the user remain, and `missing()` says what does not.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import kvlearn
+from kvlearn import model_store
+
+FIRST_UID = 61_000  # of the users that workers become; Debian gives people at most 59,999
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+FILES = ("/etc/alternatives", "/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl")
+PACKAGE = Path(kvlearn.__file__).parent
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may use.
+
+    cell_seconds, submission_seconds: of each cell, and of all of them.
+    memory_bytes: of each process, and of all together.
+    processes: at once, threads among them.
+    file_bytes: of one file, and of all files together.
+    """
+
+    cell_seconds: int = 60
+    submission_seconds: int = 600
+    memory_bytes: int = 6 * 2**30
+    processes: int = 256
+    file_bytes: int = 256 * 2**20
+    open_files: int = 512
+
+
+def missing() -> str | None:
+    """A sentence if student code would run without walls here, else None."""
+    if shutil.which("bwrap"):
+        return None
+    return (
+        "bubblewrap is not installed: student code can read what you can read, and reach the network. Limits "
+        "on time, memory, processes and files remain. On Debian and Ubuntu: apt install bubblewrap."
+    )
+
+
+def command(inner: list[str], shared: Path, limits: Limits, worker: int = 0) -> list[str]:
+    """The command that runs `inner` inside.
+
+    Args:
+        inner: a command whose program is this Python.
+        shared: a folder that both sides may write, for the sockets of the kernel.
+        limits: of the submission.
+        worker: whose user to become, where this process is root.
+    """
+    uid = FIRST_UID + worker if os.geteuid() == 0 and _readable_by_all() else None
+    if uid is not None:
+        os.chown(shared, uid, uid)
+    numbers = {
+        "RLIMIT_AS": limits.memory_bytes,
+        "RLIMIT_NPROC": limits.processes,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_CPU": limits.submission_seconds * (os.cpu_count() or 1),
+    }
+    who = "-" if uid is None else str(uid)
+    script = str(Path(__file__).with_name("limits.py"))
+    limited = [sys.executable, "-I", script, json.dumps(numbers), who, *inner]
+    return [*_walls(shared, limits), *limited] if shutil.which("bwrap") else limited
+
+
+def environment(home: str) -> dict[str, str]:
+    """What student code may know of this process's environment."""
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "HOME": home,
+        "TMPDIR": home,
+        model_store.VARIABLE: str(model_store.store()),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _walls(shared: Path, limits: Limits) -> list[str]:
+    home = "/tmp/home"
+    words = ["bwrap", "--die-with-parent", "--clearenv", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
+    words += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "classroom"]
+    if os.geteuid() == 0:
+        words += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        words += ["--unshare-user", "--disable-userns"]
+    for name, value in environment(home).items():
+        words += ["--setenv", name, value]
+    for path in SYSTEM:
+        if os.path.islink(path):
+            words += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            words += ["--ro-bind", path, path]
+    for path in FILES:
+        words += ["--ro-bind-try", path, path]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    words += ["--perms", "1777", "--size", str(limits.file_bytes), "--tmpfs", "/tmp"]
+    words += ["--perms", "1777", "--dir", home]
+    seen = [sys.base_prefix, sys.prefix, str(PACKAGE), str(model_store.store())]
+    for path in sorted({str(up) for end in (*seen, shared) for up in Path(end).parents[:-1]}):
+        if not path.startswith(SYSTEM):
+            words += [
+                "--perms",
+                "0755",
+                "--dir",
+                path,
+            ]  # left to bwrap, folders on the way are its user's alone
+    for path in seen:
+        words += ["--ro-bind-try", path, path]
+    return [*words, "--bind", str(shared), str(shared), "--chdir", home]
+
+
+def _readable_by_all() -> bool:
+    """Whether another user could run this Python: inside the walls always, else where no folder is shut."""
+    if shutil.which("bwrap"):
+        return True
+    folders = [Path(sys.executable).resolve(), PACKAGE]
+    return all(os.stat(up).st_mode & 0o005 == 0o005 for folder in folders for up in folder.parents)
+
+
+class Watch(threading.Thread):
+    """Kill a process and all that it started once they take more memory together than they may.
+
+    A limit of the system counts each process alone, so that many small ones would pass it.
+    """
+
+    def __init__(self, pid: int, memory_bytes: int, seconds: float = 0.25):
+        super().__init__(daemon=True)
+        self.pid, self.memory_bytes, self.seconds = pid, memory_bytes, seconds
+        self.exceeded, self._over = False, threading.Event()
+
+    def run(self):
+        while not self._over.wait(self.seconds):
+            family = descendants(self.pid)
+            if sum(resident_bytes(pid) for pid in family) > self.memory_bytes:
+                self.exceeded = True
+                kill(self.pid)
+                return
+
+    def stop(self):
+        self._over.set()
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all that it started, and they, and so on."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                parent = int(Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue  # it has just ended
+            children.setdefault(parent, []).append(int(name))
+    family = [pid]
+    for member in family:
+        family += children.get(member, [])
+    return family
+
+
+def resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def kill(pid: int) -> None:
+    """End a process and all that it started."""
+    for _ in range(20):  # what is started while we kill is found in the next round
+        family = [member for member in descendants(pid) if resident_bytes(member)]
+        for member in family:
+            try:
+                os.kill(member, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if not family:
+            return
+        time.sleep(0.05)

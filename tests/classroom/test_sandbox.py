@@ -1,0 +1,183 @@
+"""The walls around a student's code, tried from inside."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from walls import inside, needs_walls
+
+from kvlearn.classroom import sandbox
+from kvlearn.classroom.sandbox import Limits
+
+ROOT = Path(sandbox.PACKAGE).parent
+
+
+@needs_walls
+def test_what_is_out_of_reach(tmp_path):
+    """A folder bound too much: the answers, the tests and other people's files would be there to read."""
+    (tmp_path / "shared").mkdir()
+    secret = tmp_path / "gradebook.db"
+    secret.write_text("grades")
+    paths = [ROOT / "solutions", ROOT / "course", ROOT / "tests", ROOT / "classroom", secret, "/etc/shadow"]
+    paths = [str(path) for path in paths]
+    shown = inside(f"import os; print([p for p in {paths} if os.path.exists(p)])", tmp_path / "shared")
+    assert shown.stdout == "[]\n", shown.stderr
+    shown = inside("import kvlearn; print(kvlearn.causal_mask(2).tolist())", tmp_path / "shared")
+    assert shown.stdout == "[[True, False], [True, True]]\n", shown.stderr
+
+
+@needs_walls
+def test_nothing_of_ours_can_be_written(tmp_path):
+    """A library that is not read-only: one submission would change the checks of the next."""
+    target = sandbox.PACKAGE / "written_by_a_test"
+    shown = inside(f"open({str(target)!r}, 'w')", tmp_path)
+    assert "Read-only file system" in shown.stderr and not target.exists()
+
+
+@needs_walls
+def test_no_network(tmp_path):
+    """A network left open, or this computer's own ports: a submission could send itself, or ask."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"""
+import socket
+for address in (("127.0.0.1", {port}), ("192.0.2.1", 80)):
+    try:
+        print(socket.create_connection(address, 2))
+    except OSError as error:
+        print("refused")
+"""
+        assert inside(code, tmp_path).stdout == "refused\nrefused\n"
+
+
+@needs_walls
+def test_no_other_process_is_seen(tmp_path):
+    """Without a namespace of processes, code could kill the grader or another submission."""
+    code = "import os; print(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))"
+    shown = inside(code, tmp_path)
+    assert max(int(n) for n in shown.stdout.strip("[]\n").split(",")) < 20, shown.stdout
+    assert str(os.getpid()) not in shown.stdout or os.getpid() < 20
+
+
+@needs_walls
+def test_code_is_nobody_of_ours(tmp_path):
+    """RLIMIT_NPROC does nothing for root; and root's files would be open."""
+    shown = inside("import os; print(os.getuid() == 0, os.getgroups() in ([], [os.getgid()]))", tmp_path)
+    assert shown.stdout.startswith("False"), shown.stdout + shown.stderr
+
+
+@needs_walls
+def test_the_environment_is_not_told(tmp_path, monkeypatch):
+    """Tokens lie in environments."""
+    monkeypatch.setenv("CLASSROOM_TOKEN", "s3cret")
+    shown = inside("import os; print('CLASSROOM_TOKEN' in os.environ, os.environ['HOME'])", tmp_path)
+    assert shown.stdout == "False /tmp/home\n", shown.stderr
+
+
+def test_memory_ends(tmp_path):
+    """Without a limit one submission takes the computer down."""
+    code = "try:\n    bytearray(2**30)\nexcept MemoryError:\n    print('refused')"
+    assert inside(code, tmp_path, Limits(memory_bytes=2**29)).stdout == "refused\n"
+
+
+def test_a_file_ends(tmp_path):
+    """A disk that one submission fills has no room for the gradebook."""
+    code = """
+import os
+folder = "/tmp/home" if os.path.isdir("/tmp/home") else "."
+with open(f"{folder}/large", "wb") as file:
+    file.write(bytes(3 * 2**20))
+"""
+    shown = inside(code, tmp_path, Limits(file_bytes=2**20))
+    assert "File too large" in shown.stderr or "No space left" in shown.stderr
+
+
+@needs_walls
+def test_processes_end(tmp_path):
+    """A fork bomb, small: as root there would be no limit at all."""
+    code = """
+import os, time
+count = 0
+try:
+    while count < 200:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        count += 1
+except OSError:
+    pass
+print(count)
+"""
+    assert int(inside(code, tmp_path, Limits(processes=20)).stdout) <= 20
+
+
+def test_the_watch_counts_the_family(tmp_path):
+    """Each process within its limit, and all together beyond: a limit of the system counts each alone."""
+    code = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        held = b"x" * (60 * 2**20)
+        time.sleep(60)
+        os._exit(0)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    watch = sandbox.Watch(process.pid, 150 * 2**20)
+    watch.start()
+    try:
+        process.wait(30)
+        watch.join(10)
+    finally:
+        watch.stop()
+        sandbox.kill(process.pid)
+    assert watch.exceeded
+    time.sleep(0.1)
+    assert [p for p in sandbox.descendants(process.pid) if sandbox.resident_bytes(p)] == []
+
+
+def test_the_watch_leaves_what_is_small(tmp_path):
+    """A watch that ends what may live."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    watch = sandbox.Watch(process.pid, 2**30, seconds=0.05)
+    watch.start()
+    assert process.wait(30) == 0
+    watch.stop()
+    assert not watch.exceeded
+
+
+def test_without_bubblewrap_a_sentence(monkeypatch):
+    """Walls that are missing in silence."""
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    assert "bubblewrap is not installed" in sandbox.missing() and "apt install" in sandbox.missing()
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: "/usr/bin/bwrap")
+    assert sandbox.missing() is None
+
+
+def test_without_bubblewrap_limits_remain(tmp_path, monkeypatch):
+    """The limits hang on the walls."""
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    code = """
+from resource import *
+print(getrlimit(RLIMIT_NOFILE), getrlimit(RLIMIT_CORE))
+"""
+    assert inside(code, tmp_path, Limits(open_files=99)).stdout == "(99, 99) (0, 0)\n"
+
+
+@pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_NPROC", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_CPU"])
+def test_a_limit_cannot_be_undone(tmp_path, name):
+    """A soft limit alone: code raises it again."""
+    code = f"""
+import resource
+hard = resource.getrlimit(resource.{name})[1]
+try:
+    resource.setrlimit(resource.{name}, (hard + 1, hard + 1))
+    print("raised")
+except (ValueError, OSError):
+    print("held", hard != resource.RLIM_INFINITY)
+"""
+    assert inside(code, tmp_path).stdout == "held True\n"

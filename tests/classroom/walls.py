@@ -1,0 +1,22 @@
+"""Code inside the sandbox, for the tests."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from kvlearn.classroom import sandbox
+
+# Where KVLEARN_REQUIRE_MODEL is set (in CI) nothing may be missing: there the tests run, and fail.
+needs_walls = pytest.mark.skipif(
+    not shutil.which("bwrap") and not os.environ.get("KVLEARN_REQUIRE_MODEL"),
+    reason="bubblewrap is not installed",
+)
+
+
+def inside(code: str, shared, limits=None, seconds=60) -> subprocess.CompletedProcess:
+    """What a piece of Python prints inside."""
+    command = sandbox.command([sys.executable, "-c", code], shared, limits or sandbox.Limits())
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, start_new_session=True)
