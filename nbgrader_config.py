@@ -1,14 +1,21 @@
 """nbgrader reads this file when it is started at the root of the repository.
 
 `nbgrader generate_assignment 01_attention` then makes of `solutions/` what lies in `exercises/`, and
-`course/build.py` uses the same settings, so the two cannot differ.
+`course/build.py` uses the same settings, so the two cannot differ. What a class hands in, and its grades, lie
+in `classroom/`, which git ignores; `kvlearn classroom start` makes it.
 """
+
+from pathlib import Path
 
 c = get_config()  # noqa: F821  (nbgrader puts it there)
 
 c.CourseDirectory.course_id = "kvlearn"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "exercises"
+c.CourseDirectory.submitted_directory = "classroom/submitted"
+c.CourseDirectory.autograded_directory = "classroom/autograded"
+c.CourseDirectory.feedback_directory = "classroom/feedback"
+c.CourseDirectory.db_url = f"sqlite:///{Path(__file__).resolve().parent.as_posix()}/classroom/gradebook.db"
 
 # What stands in an exercise where the answer was. The checks know an answer that raises
 # NotImplementedError as one that is not written yet.
