@@ -1,0 +1,129 @@
+"""Submissions that end a kernel, or never end, cost a cell and not the rest."""
+
+import nbformat
+import pytest
+from walls import needs_walls
+
+from kvlearn.classroom.execute import ConfinedExecute
+from kvlearn.classroom.results import MIME
+from kvlearn.classroom.sandbox import Limits
+
+pytestmark = [needs_walls, pytest.mark.slow]
+
+RIGHT = {
+    "split_heads": """
+def split_heads(x, num_heads):
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+""",
+    "merge_heads": """
+def merge_heads(x):
+    return x.transpose(1, 2).flatten(2)
+""",
+}
+LOOP = """
+while True:
+    try:
+        while True:
+            pass
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def cell(source, grade_id, grade):
+    one = nbformat.v4.new_code_cell(source)
+    one.metadata["nbgrader"] = {
+        "grade": grade,
+        "solution": not grade,
+        "locked": grade,
+        "grade_id": grade_id,
+        "schema_version": 3,
+        "points": 1,
+    }
+    return one
+
+
+def notebook(*others, **answers):
+    """Two exercises, a cell between them, and what is wrong with them."""
+    written = RIGHT | answers
+    cells = [nbformat.v4.new_code_cell("import kvlearn\nshared = 6 * 7")]
+    for name in RIGHT:
+        cells += [cell(written[name], name, False)]
+        cells += [cell(f'kvlearn.check("{name}", {name})', f"{name}-check", True)]
+    cells[3:3] = [nbformat.v4.new_code_cell(source) for source in others]
+    return nbformat.v4.new_notebook(cells=cells + [nbformat.v4.new_code_cell("print(shared)")])
+
+
+def run(given, limits=None):
+    """{grade_id or place: (errors, results)} of a notebook."""
+    limits = limits or Limits(cell_seconds=30, submission_seconds=200)
+    done, _ = ConfinedExecute(limits=limits, seeds=[3]).preprocess(given, {})
+    return {
+        one.metadata.get("nbgrader", {}).get("grade_id", place): (
+            [output.evalue for output in one.outputs if output.output_type == "error"],
+            [output.data[MIME]["passed"] for output in one.outputs if MIME in output.get("data", {})],
+        )
+        for place, one in enumerate(done.cells)
+    }, done
+
+
+def test_right_answers():
+    """Walls that stop what is right."""
+    found, done = run(notebook())
+    assert found["split_heads-check"] == ([], [True]) and found["merge_heads-check"] == ([], [True])
+    assert done.cells[-1].outputs[0].text == "42\n"
+    assert done.cells[2].source == 'kvlearn.check("split_heads", split_heads)'  # as it was
+
+
+def test_a_cell_that_ends_python_costs_itself():
+    """Without a new kernel nothing after it would be graded: DeadKernelError ends nbgrader's own run."""
+    found, done = run(notebook("exit()", split_heads="import os\nos._exit(3)"))
+    ended = "This cell ended Python itself, by os._exit or quit, or by a crash."
+    assert found["split_heads"] == ([ended], []) and found[3] == ([ended], [])
+    assert found["split_heads-check"] == ([f"There is nothing to check. {ended}"], [])
+    assert found["merge_heads-check"] == ([], [True])
+    assert done.cells[-1].outputs[0].text == "42\n"  # the cells before have been run again
+
+
+def test_a_loop_that_catches_the_interrupt():
+    """An interrupt that is swallowed hangs a grader that waits for it; a loop inside a check is the same."""
+    inside_the_check = "def merge_heads(x):" + LOOP.replace("\n", "\n    ")
+    limits = Limits(cell_seconds=8, submission_seconds=200)
+    found, _ = run(notebook(LOOP, merge_heads=inside_the_check), limits)
+    ended = "This cell had not ended after 8 seconds, and was ended."
+    assert found[3] == ([ended], [])
+    assert found["split_heads-check"] == ([], [True])
+    assert found["merge_heads"] == ([], []) and found["merge_heads-check"] == ([ended], [])
+
+
+def test_a_memory_bomb_of_many_processes():
+    """Each process within its own limit."""
+    bomb = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        held = b"x" * (200 * 2**20)
+        time.sleep(60)
+        os._exit(0)
+time.sleep(60)
+"""
+    found, _ = run(notebook(split_heads=bomb), Limits(memory_bytes=2 * 2**30, cell_seconds=30))
+    assert found["split_heads"] == (["This cell took more than 2 GiB of memory, and was ended."], [])
+    assert found["merge_heads-check"] == ([], [True])
+
+
+def test_fifty_megabytes_of_output_and_a_question():
+    """Output that fills the gradebook's disk; `input()` that waits for ever."""
+    found, done = run(notebook("print('x' * 50_000_000)\nprint('later')", "input('your name? ')"))
+    assert sum(len(output.get("text", "")) for output in done.cells[3].outputs) < 1000
+    assert "was dropped" in done.cells[3].outputs[-1].text
+    assert "input" in found[4][0][0]
+    assert found["split_heads-check"] == ([], [True]) and found["merge_heads-check"] == ([], [True])
+
+
+def test_the_whole_has_a_limit_too():
+    """A hundred cells within their limit: a class would never be graded."""
+    given = notebook(*["import time; time.sleep(6)"] * 5)
+    found, done = run(given, Limits(cell_seconds=30, submission_seconds=12))
+    assert "had not ended after 12 seconds in all" in found["merge_heads-check"][0][0]
+    assert found["merge_heads-check"][1] == []
