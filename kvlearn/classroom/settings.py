@@ -21,8 +21,8 @@ PATTERNS = (
     "{student}_{id}_{anything}_{notebook}.ipynb",
     "{student}_{anything}_{notebook}.ipynb",
     "{student}_{notebook}.ipynb",
-    "{student}/{notebook}.ipynb",
     "{student}/{notebook}/{notebook}.ipynb",
+    "{student}/{notebook}.ipynb",
 )
 PIECES = ("student", "notebook", "anything", "timestamp", "id")
 LIBRARY = ("flag", "allow")
