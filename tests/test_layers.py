@@ -21,7 +21,7 @@ FOUNDATION = {
     "kvlearn.values",
 }
 CONTRACT = {"kvlearn.cache", "kvlearn.cache.base", "kvlearn.cache.arguments"}
-ON_TOP = {"checks", "drills", "figures", "widgets", "cli", "__main__", "doctor"}
+ON_TOP = {"checks", "drills", "figures", "widgets", "cli", "__main__", "doctor", "classroom"}
 # Heavy or optional, and where alone they may be imported when the file is (inside a function they may be
 # anywhere: they are then paid for by whoever calls it).
 HEAVY = {

@@ -83,7 +83,8 @@ def check_gradebook(course: CourseDirectory) -> None:
             rows = (
                 database.execute("SELECT id FROM course") if database.execute(has_courses).fetchone() else []
             )
-            others = sorted({str(row[0]) for row in rows} - {course.course_id})
+            # nbgrader's own preprocessors open the gradebook without a course, which makes a default one.
+            others = sorted({str(row[0]) for row in rows} - {course.course_id, "default_course"})
         finally:
             database.close()
     except sqlite3.Error as error:
