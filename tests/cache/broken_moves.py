@@ -3,7 +3,7 @@
 import torch
 from broken_caches import broken
 
-from kvlearn.cache import GrowingCache, KVCache, StaticCache
+from kvlearn.cache import GrowingCache, KVCache, SlidingWindowCache, StaticCache
 
 # Lengths and positions -----------------------------------------------------------------------------
 
@@ -225,4 +225,58 @@ class NothingToRollBack(GrowingCache):
         self.parts = [[key] if key.shape[2] else [] for key in self._keys]
         for layer in range(self.num_layers):
             self.parts[layer][0]
+        super().truncate(length)
+
+
+# A window that goes back -----------------------------------------------------------------------------
+
+
+class Window(SlidingWindowCache):
+    def __init__(self, config, batch_size=1):
+        super().__init__(config, 7, batch_size)
+
+
+@broken("keeps the first slots", "truncate(5) of 5 slots is refused: no", "A window of 7 still has all")
+class WindowNeverGoesBack(Window):
+    """A window that has dropped nothing can go back like any cache."""
+
+    def truncate(self, length):
+        raise ValueError("no")
+
+
+@broken("is refused: past the window", "A window of 7 still has all that the next query needs")
+class WindowCountsSlotsWhereItGoesBack(Window):
+    """What matters is what the next query needs, and not how long the text is."""
+
+    def truncate(self, length):
+        if self.length > self.window and length:
+            raise ValueError("past the window")
+        super().truncate(length)
+
+
+@broken("keeps the first slots", "TypeError: raw")
+class WindowRaisesWhateverItCannotDo(Window):
+    """An error of Python's is no refusal."""
+
+    def truncate(self, length):
+        raise TypeError("raw")
+
+
+@broken("After the refusal of truncate(", "length is")
+class WindowForgetsASlotWhereItRefuses(Window):
+    def truncate(self, length):
+        try:
+            super().truncate(length)
+        except ValueError:
+            self._positions = self._positions[:, :-1]
+            raise
+
+
+@broken("should be", "[0] missing")
+class WindowGoesBackTooFar(Window):
+    """What the next query would see is gone, and nobody says so."""
+
+    def truncate(self, length):
+        for ring in self._rings.values():
+            ring.check_roll_back = lambda *_: None
         super().truncate(length)

@@ -88,6 +88,18 @@ class PagedCache(KVCache):
         ]
 
 
+class OneRoomCache(GrowingCache):
+    """What comes back lies in a room for one layer, larger than it needs to be; it holds no stored token."""
+
+    def _append(self, layer, k, v):
+        sides = super()._append(layer, k, v)
+        if not hasattr(self, "room"):
+            self.room = torch.zeros(2, 5, *self.key_shape[:1], 77, self.key_shape[1], dtype=self.dtype)
+        for room, side in zip(self.room, sides, strict=True):
+            room[: len(side), :, : side.shape[2]] = side
+        return tuple(self.room[:, : len(k), :, : sides[0].shape[2]])
+
+
 class ArenaCache(StaticCache):
     """Takes its room out of memory that was there before it, and counts its own part."""
 
@@ -136,8 +148,8 @@ class ListCache:
     """From scratch, without the base class: a Python list of tokens for each layer and row.
 
     Slots come back newest first, and where a row has fewer tokens than another it has empty slots of
-    zeros. With a window only the last `window` tokens of a row keep their numbers. A lossy one rounds
-    what is older than the step.
+    zeros. With a window only the last `window` tokens of a row keep their numbers. A lossy one keeps
+    what is older than the step as float8.
     """
 
     def __init__(self, config, batch_size=1, window=None, exact=True):
@@ -212,10 +224,11 @@ class ListCache:
         if gone:
             return None, None
         if not self.exact:
-            return tuple(side.to(torch.float8_e4m3fn).to(side.dtype) for side in (k, v))
+            return k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn)
         return k, v
 
     def _answer(self, layer, rows):
+        dtype = torch.get_default_dtype()
         real = [[slot for slot in reversed(row) if slot[1] is not None] for row in rows]
         longest = max(len(row) for row in real)
         nothing = [-1, torch.zeros(self.key_shape), torch.zeros(self.value_shape)]
@@ -224,7 +237,8 @@ class ListCache:
         if longest == 0:
             return tuple(torch.zeros(len(rows), h, 0, d) for h, d in (self.key_shape, self.value_shape))
         return tuple(
-            torch.stack([torch.stack([slot[side] for slot in row], dim=1) for row in real]) for side in (1, 2)
+            torch.stack([torch.stack([slot[side].to(dtype) for slot in row], dim=1) for row in real])
+            for side in (1, 2)
         )
 
     def key_positions(self, layer):

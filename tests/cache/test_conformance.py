@@ -3,12 +3,22 @@
 from functools import cache, partial
 
 import broken_bytes  # noqa: F401  (each adds to BROKEN)
+import broken_lossy  # noqa: F401
 import broken_moves  # noqa: F401
 import broken_refusals  # noqa: F401
 import pytest
 import torch
 from broken_caches import BROKEN
-from other_caches import ArenaCache, DoublingCache, ListCache, NumpyCache, PagedCache, UnequalSidesCache
+from int8_cache import Int8Cache
+from other_caches import (
+    ArenaCache,
+    DoublingCache,
+    ListCache,
+    NumpyCache,
+    OneRoomCache,
+    PagedCache,
+    UnequalSidesCache,
+)
 
 from kvlearn.cache import GrowingCache, StaticCache
 from kvlearn.checks.conformance import RULES, UnwrittenIsNaN, check_cache
@@ -28,6 +38,9 @@ RIGHT = {
     "from scratch, newest first": ListCache,
     "from scratch, a window of 3": partial(ListCache, window=3),
     "from scratch, lossy": partial(ListCache, exact=False),
+    "from scratch, lossy, a window of 3": partial(ListCache, window=3, exact=False),
+    "int8 codes in a room of a fixed size": Int8Cache,
+    "one room that all layers pass through": OneRoomCache,
 }
 
 

@@ -3,14 +3,18 @@
     check_cache(MyCache)                                     a class, or anything that makes a cache
     check_cache(partial(StaticCache, max_length=64))
 
-Each rule of the contract is one function in `rules.py`, `memory.py` or `refusals.py`, and its docstring is
-the sentence that a broken cache is shown. A rule moves a `Pair` (`pair.py`): a cache, and beside it a
-`Ledger` (`ledger.py`), which is told the same and says what should come back. Memory that nobody has written
-holds NaN while the rules run, so that it cannot pass for zeros.
+Each rule of the contract is one function in `rules.py`, `lossy.py`, `memory.py` or `refusals.py`, and its
+docstring is the sentence that a broken cache is shown. A rule moves a `Pair` (`pair.py`): a cache, and
+beside it a `Ledger` (`ledger.py`), which is told the same and says what should come back (`compare.py`; how
+far off a lossy cache may be is in `rounding.py`). Memory that nobody has written holds NaN while the rules
+run, so that it cannot pass for zeros.
 
 Only the contract's own names are used (`kvlearn.cache.base`), so a cache may be written from scratch. It
-needs room for 20 slots and positions up to 39. It may be lossy (`exact`), have a `window`, or keep keys and
-values of other shapes than the config says (`key_shape`, `value_shape`).
+needs room for 20 slots and positions up to 39. It may have a `window`, or keep keys and values of other
+shapes than the config says (`key_shape`, `value_shape`). It may be lossy (`exact`); then a part of the first
+67 tokens has to be codes. Where it names the newest tokens that it keeps exact (`residual`) the text is
+longer by as many, and where it says how it quantises (`keys` and `values`, each a `QuantSpec` or None) it is
+held to that.
 """
 
 import inspect

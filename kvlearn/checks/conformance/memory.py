@@ -7,7 +7,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kvlearn.checks.conformance.ledger import Broken
-from kvlearn.checks.conformance.pair import CONFIG, LAYERS, ROWS, UNEVEN
+from kvlearn.checks.conformance.pair import CONFIG, LAYERS, ROWS, UNEVEN, long_pair
 from kvlearn.measure import StorageMeter
 
 
@@ -27,16 +27,28 @@ def byte_counts(new):
         pair = new(dtype=torch.bfloat16)
         pair.step(3)
         _expect_used(pair, "After 3 slots in bfloat16")
-    _a_window_stays_small(new())
+    _a_window_keeps_what_it_says(new())
 
 
-def _a_window_stays_small(pair):
+def _a_window_keeps_what_it_says(pair):
     """The last W positions, and room for the chunk in flight: the text may grow and the bytes may not."""
-    slot = len(LAYERS) * ROWS * _numbers(pair) * pair.dtype.itemsize
-    chunk = 4
-    while pair.window is not None and pair.ledger.length + chunk <= CONFIG.max_position // 2:
-        pair.step(chunk)
-        used, most = pair.cache.used_bytes, (pair.window + chunk) * slot
+    if pair.window is None:
+        return
+    chunk, number = 4, _numbers(pair) * pair.dtype.itemsize
+    while pair.ledger.length + chunk <= CONFIG.max_position // 2:
+        before, kept = pair.cache.used_bytes, []
+
+        def count(layer, k, v, positions, kept=kept):
+            kept.append(int((pair.cache.key_positions(layer) >= 0).sum()) - positions.numel())
+
+        pair.step([list(range(n, n + chunk)) for n in pair.ledger.next_position], after_update=count)
+        used, most = pair.cache.used_bytes, (pair.window + chunk) * len(LAYERS) * ROWS * number
+        if pair.exact and before < sum(kept) * number:
+            raise Broken(
+                f"After {pair.ledger.length - chunk} slots used_bytes was {before}, and {sum(kept)} of their "
+                f"tokens (all rows and layers) came back in the next step: that many need "
+                f"{sum(kept) * number} bytes."
+            )
         if used > most:
             raise Broken(
                 f"After {pair.ledger.length} slots used_bytes is {used}. A window of {pair.window} keeps the "
@@ -56,6 +68,8 @@ def _expect_used(pair, when):
             f"{pair.ledger.batch_size} rows x {pair.ledger.length} slots x {numbers} numbers in a key "
             f"and its value, of {pair.dtype.itemsize} bytes."
         )
+    if pair.exact and used > want:
+        raise Broken(f"{when} used_bytes is {used}, and all slots together need {want}.")
     # A window keeps no padding, and of width 1 nothing that the next query needs.
     if used > allocated or (used == 0 and pair.window is None):
         raise Broken(f"{when} used_bytes is {used} and allocated_bytes is {allocated}.")
@@ -70,20 +84,26 @@ def allocated_is_alive(new):
     ):
         meter = StorageMeter()
         with meter:
-            pair = new()
-        for tokens, slots in ((1, "1 slot"), (19, "20 slots")):
-            behind = _fill(pair, meter, tokens)
-            _expect_alive(pair, meter, f"After {slots}", behind)
+            pair = long_pair(new)
+        for tokens in (1, pair.room - 1):
+            behind, passing = _fill(pair, meter, tokens)
+            slots = "1 slot" if tokens == 1 else f"{pair.room} slots"
+            _expect_alive(pair, meter, f"After {slots}", passing, behind)
         with meter:
             go_back(pair)
-        _expect_alive(pair, meter, f"After {slots} and a {name}")
+        _expect_alive(pair, meter, f"After {slots} and a {name}", passing)
 
 
-def _fill(pair, meter, tokens: int) -> int:
-    """One step, and the bytes of the storages behind what came back that the cache itself keeps."""
+def _fill(pair, meter, tokens: int) -> tuple[int, int]:
+    """One step, and the bytes of the storages behind what came back that the cache itself keeps.
+
+    Returns:
+        The bytes of what is stored, and those of rooms for passing through, in which a cache of pages or
+        codes puts together what it returns of one layer: one of the two is 0.
+    """
     keys, values = pair.draw(tokens)
     results, copies = [], []
-    for layer in LAYERS:
+    for layer in pair.layers:
         with meter:
             results += pair.cache.update(layer, keys[layer], values[layer])
         copies += [side.clone() for side in results[-2:]]
@@ -92,18 +112,20 @@ def _fill(pair, meter, tokens: int) -> int:
     storages = [side.untyped_storage() for side in results]
     behind = {storage._cdata: (StorageWeakRef(storage), storage.nbytes()) for storage in storages}
     del results, storages
-    return sum(nbytes for kept, nbytes in behind.values() if lasting and not kept.expired())
+    kept = sum(nbytes for kept, nbytes in behind.values() if not kept.expired())
+    return (kept, 0) if lasting else (0, kept)
 
 
-def _expect_alive(pair, meter, when: str, behind: int = 0) -> None:
+def _expect_alive(pair, meter, when: str, passing: int, behind: int = 0) -> None:
     """Compare with the storages that are alive among those that the cache has made.
 
-    Two things may be alive and not be counted: positions, and a room for one layer, in which a cache of
-    pages or codes puts together what it returns. What torch has not allocated (an array of numpy's) or was
-    there before the cache (a pool for several) is not seen; then nothing can be said.
+    Two things may be alive and not be counted: positions, and a room for passing through. What torch has not
+    allocated (an array of numpy's) or was there before the cache (a pool for several) is not seen; then
+    nothing can be said.
     """
-    slots = ROWS * CONFIG.max_position
-    uncounted = slots * 3 // 2 * _numbers(pair) * pair.dtype.itemsize + slots * 2 * len(LAYERS) * 8
+    described = {pair.cache.key_positions(layer).untyped_storage()._cdata for layer in pair.layers}
+    # The cache's own positions, and what it has said of each layer; each twice, for a step under way.
+    uncounted = passing + 2 * (1 + len(described)) * ROWS * pair.room * torch.long.itemsize
     used, allocated = pair.cache.used_bytes, pair.cache.allocated_bytes
     meter.mark()
     if allocated < max(min(behind, meter.live), meter.live - uncounted):
@@ -112,7 +134,8 @@ def _expect_alive(pair, meter, when: str, behind: int = 0) -> None:
         if allocated < max(min(behind, meter.live), meter.live - uncounted):
             raise Broken(
                 f"{when} allocated_bytes is {allocated}, and the cache keeps {meter.live} bytes of tensors "
-                "alive. Room that is not in use counts; so does all of a storage of which a slice is kept."
+                "alive. Room that is not in use counts; so does all of a storage of which a slice is kept, "
+                "and a second copy."
             )
     if 0 < used <= meter.live < allocated:
         raise Broken(

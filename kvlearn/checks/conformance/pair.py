@@ -1,10 +1,13 @@
 """A cache under test with a ledger beside it: every call goes to both, and they must agree."""
 
 import inspect
+from dataclasses import replace
 
 import torch
 
-from kvlearn.checks.conformance.ledger import Broken, Ledger, compare
+from kvlearn.checks.conformance.compare import compare
+from kvlearn.checks.conformance.ledger import Broken, Ledger
+from kvlearn.checks.conformance.rounding import Rounding
 from kvlearn.decoder import DecoderConfig
 
 # Every size is another number, so that no axis can pass for another.
@@ -32,17 +35,21 @@ class Pair:
     """A cache and its ledger.
 
     Args:
-        make_cache: called as make_cache(CONFIG, batch_size=..., **options).
+        make_cache: called as make_cache(config, batch_size=..., **options).
         generator: the source of the keys and values.
     """
 
-    def __init__(self, make_cache, generator, batch_size=ROWS, **options):
+    def __init__(self, make_cache, generator, batch_size=ROWS, config=CONFIG, **options):
         self.make_cache, self.generator = make_cache, generator
-        self.cache = cache = make_cache(CONFIG, batch_size=batch_size, **options)
+        self.layers = range(config.num_layers)
+        self.cache = cache = make_cache(config, batch_size=batch_size, **options)
         missing = [name for name in MEMBERS if not hasattr(cache, name)]
         if missing:
             raise Broken(f"It has no {' and no '.join(missing)}.")
         self.window, self.exact = getattr(cache, "window", None), getattr(cache, "exact", True)
+        self.rounding = None if self.exact else Rounding(cache)
+        # The longest text that both the config and the cache have room for.
+        self.room = min(config.max_position, getattr(cache, "max_length", None) or config.max_position)
         # A partial or a function may have chosen the dtype; a class has torch's default.
         chosen = None if isinstance(make_cache, type) else getattr(cache, "dtype", None)
         self.dtype = options.get("dtype") or chosen or torch.get_default_dtype()
@@ -52,7 +59,7 @@ class Pair:
 
     def _empty_ledger(self) -> None:
         shapes = self.cache.key_shape, self.cache.value_shape
-        self.ledger = Ledger(len(LAYERS), self.constructed_batch, *shapes, self.dtype, self.device)
+        self.ledger = Ledger(len(self.layers), self.constructed_batch, *shapes, self.dtype, self.device)
 
     def takes(self, **options) -> bool:
         """Can make_cache be given these, too?"""
@@ -68,27 +75,28 @@ class Pair:
         """The keys and the values of new tokens, (layers, B, heads, L, head_dim) each."""
         drawn = []
         for heads, dim in (self.cache.key_shape, self.cache.value_shape):
-            size = len(LAYERS), self.ledger.batch_size, heads, length, dim
+            size = len(self.layers), self.ledger.batch_size, heads, length, dim
             numbers = torch.randn(size, generator=self.generator, device=self.generator.device)
             drawn.append(numbers.to(self.device, self.dtype))
         return drawn
 
-    def step(self, positions, after_update=None) -> None:
+    def step(self, positions, after_update=None, numbers=None) -> None:
         """Give every layer new tokens, and compare what comes back from each.
 
         Args:
             positions: one list a row; or a number of tokens, and the cache finds the positions itself.
             after_update: called as after_update(layer, k, v, positions), with the tensors that were given,
                 when a layer has been compared.
+            numbers: the keys and the values, as `draw` gives them; drawn when left out.
         """
         left_out = isinstance(positions, int)
         if left_out:
             positions = [list(range(start, start + positions)) for start in self.ledger.next_position]
         positions = torch.tensor(positions, dtype=torch.long, device=self.device)
-        keys, values = self.draw(positions.shape[1])
+        keys, values = numbers or self.draw(positions.shape[1])
         before = self.ledger.length
         self.ledger.append(positions, keys, values)
-        for layer in LAYERS:
+        for layer in self.layers:
             # As a decoder gives them: heads were split from the channels of a token, so v is not contiguous.
             k, v = keys[layer].clone(), _split_from_channels(values[layer])
             given = positions.clone()
@@ -98,26 +106,36 @@ class Pair:
                 self.ledger.truncate(before)
                 raise
             seen = self.cache.key_positions(layer)
-            compare(self.ledger, layer, result, seen, k.shape[2], self.exact, self.window)
+            compare(self.ledger, layer, result, seen, k.shape[2], self.rounding, self.window)
             if after_update is not None:
                 after_update(layer, k, v, given)
+        self.ledger.end_step(self.window, self.rounding.residual if self.rounding else 0)
 
-    def begin_step(self, positions, layers=LAYERS[:-1]) -> None:
+    def begin_step(self, positions, layers=None) -> None:
         """New tokens for every layer but the last, or for these alone: a step that is never finished."""
         given = [] if isinstance(positions, int) else [torch.tensor(positions, device=self.device)]
         keys, values = self.draw(given[0].shape[1] if given else positions)
-        for layer in layers:
+        for layer in self.layers[:-1] if layers is None else layers:
             self.cache.update(layer, keys[layer], values[layer], *given)
 
     # The other calls -------------------------------------------------------------------------------
 
     def truncate(self, length) -> None:
-        """Roll back. Where slots have been dropped or rounded a cache may refuse, and go on unharmed."""
+        """Roll back. A window may refuse where the next query needs what it has dropped, and is unharmed."""
+        may = self.window is not None and self.ledger.needs_what_is_dropped(length, self.window)
+        before = self._state() if may else None
         try:
             self.cache.truncate(length)
-        except Exception:
+        except ValueError as error:
             if self.exact and self.window is None:
                 raise
+            if not may:
+                kind = "A lossy cache" if self.window is None else f"A window of {self.window}"
+                raise Broken(
+                    f"truncate({length}) of {self.ledger.length} slots is refused: {error}\n{kind} still has "
+                    "all that the next query needs, so that it should go back."
+                ) from None
+            self._expect_state(f"truncate({length})", before)
         else:
             self.ledger.truncate(length)
 
@@ -151,11 +169,9 @@ class Pair:
         try:
             call()
         except Exception:
-            after = self._state()
+            self._expect_state(what, before)
         else:
             raise Broken(f"It should be refused with a clear error, and was accepted: {what}.")
-        for name in before:
-            self.expect(f"After the refusal of {what}, {name}", after[name], before[name])
         self.expect_next_step(f"After the refusal of {what}")
 
     def expect_next_step(self, when: str) -> None:
@@ -166,14 +182,30 @@ class Pair:
         except Exception as error:
             raise Broken(f"{when}, the next step fails: {type(error).__name__}: {error}") from error
 
+    def _expect_state(self, what: str, before: dict) -> None:
+        after = self._state()
+        for name in before:
+            self.expect(f"After the refusal of {what}, {name}", after[name], before[name])
+
     def _state(self) -> dict:
         return {
             "length": self.cache.length,
             "next_position": self.next_position(),
             "used_bytes": self.cache.used_bytes,
             "allocated_bytes": self.cache.allocated_bytes,
-            "key_positions": [self.cache.key_positions(layer).tolist() for layer in LAYERS],
+            "key_positions": [self.cache.key_positions(layer).tolist() for layer in self.layers],
         }
+
+
+def long_pair(new, **options) -> Pair:
+    """A pair with room for a text that is long for its cache: one of which a lossy cache rounds a good part.
+
+    Two layers do, for a text that is fed token by token.
+    """
+    rounding = new().rounding
+    if rounding is None:
+        return new(**options)
+    return new(config=replace(CONFIG, num_layers=2, max_position=rounding.long_enough), **options)
 
 
 def _split_from_channels(x: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ back from every layer. The docstring is what a learner is shown.
 import torch
 
 from kvlearn.checks.conformance.ledger import Broken
+from kvlearn.checks.conformance.lossy import LOSSY
 from kvlearn.checks.conformance.memory import BYTES
 from kvlearn.checks.conformance.pair import CONFIG, LAYERS, ROWS, THREE, UNEVEN
 from kvlearn.checks.conformance.refusals import REFUSALS
@@ -219,9 +220,11 @@ def unfinished_step(new):
         ("reorder", lambda: pair.reorder([0, 1, 2])),
         ("reset", pair.reset),
     ):
+        used = 0 if name == "reset" else pair.cache.used_bytes
         pair.begin_step(2)
         drop()
         pair.expect_lengths(f"After an unfinished step and a {name},")
+        pair.expect(f"After an unfinished step and a {name}, used_bytes", pair.cache.used_bytes, used)
         pair.step(1)
 
 
@@ -255,6 +258,7 @@ RULES = (
     moved_while_empty,
     unfinished_step,
     number_format,
+    *LOSSY,
     *BYTES,
     *REFUSALS,
 )
