@@ -6,6 +6,7 @@ nbgrader keeps the grades and does the grading; these files fit it to this cours
     settings.py   what an instructor may set: classroom/settings.toml
     course.py     nbgrader's folders and gradebook for this course
     collect.py    a folder or a zip of downloads -> classroom/submitted/
+    downloads.py  the files of a download, read with suspicion
     repair.py     a submission as it came -> a notebook that nbgrader accepts, and notes to the student
     sandbox.py    the command line that confines a kernel
     execute.py    nbgrader's execution, inside the sandbox

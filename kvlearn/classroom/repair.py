@@ -46,17 +46,17 @@ class Cell:
 def repair(text: bytes | str, released: NotebookNode) -> Repaired:
     """Fit a submission's file to the released notebook of its assignment (nbformat 4).
 
-    Never raises for what a student can hand in: what cannot be read gives the released notebook, with every
-    exercise unanswered, and a note that says what to hand in.
+    Never raises for what a student can hand in: what cannot be read gives the released notebook as it is,
+    and a note that says what to hand in.
     """
     try:
         data = _parse(text)
         cells = _cells(data, {_marks(of).get("grade_id") for of in released.cells})
     except _Unreadable as reason:
         return Repaired(_assemble(released, {}, {}), (f"{reason} No answer could be graded. {HAND_IN}",))
-    answers, notes = _find_answers(cells, released)
+    answers, found = _find_answers(cells, released)
     placed = _place(cells, released, answers)
-    notes = [*_of_another(data, released), *notes]
+    notes = [*_of_another(data, released), *found]
     if len(data["cells"]) > MOST_CELLS:
         notes.insert(0, f"Your notebook has {len(data['cells'])} cells; the first {MOST_CELLS} were read.")
     return Repaired(_assemble(released, answers, placed), tuple(notes))
@@ -128,14 +128,11 @@ def _is_answer(cell: NotebookNode) -> bool:
     return bool(_marks(cell).get("solution"))
 
 
-def _exercise(cell: NotebookNode) -> str:
-    return _marks(cell)["grade_id"].removesuffix("-again")
-
-
 def _name(cell: NotebookNode) -> str:
     """The function or class that an answer cell of the release asks for: causal_mask, MyGrowingCache."""
+    exercise = _marks(cell)["grade_id"].removesuffix("-again")
     defined = re.findall(r"^(?:def|class)\s+(\w+)", cell.source, re.M)
-    return _exercise(cell) if _exercise(cell) in defined or not defined else defined[-1]
+    return exercise if exercise in defined or not defined else defined[-1]
 
 
 def _same(a: str, b: str) -> bool:
@@ -167,6 +164,16 @@ def _how(cell: Cell, of: NotebookNode) -> int:
     return int(cell.grade_id is None and _same(cell.source, of.source))
 
 
+def _is_prose(cells: list[Cell], number: int, released: NotebookNode, place: int) -> int:
+    """1 for a text of the student's own right behind the question or the empty cell for its answer."""
+    of, cell = released.cells[place], cells[number]
+    if not (of.cell_type == cell.kind == "markdown" and number and place) or cell.grade_id is not None:
+        return 0
+    before = [released.cells[place - 1], of]
+    asked = any(_how(cells[number - 1], b) or _same(cells[number - 1].source, b.source) for b in before)
+    return int(asked and not any(_how(cell, other) for other in released.cells))
+
+
 def _find_answers(cells: list[Cell], released: NotebookNode) -> tuple[dict[int, Cell], list[str]]:
     """The cell that is graded for each answer of the release ({place in the release: cell}), and notes."""
     answers, notes = {}, []
@@ -176,7 +183,7 @@ def _find_answers(cells: list[Cell], released: NotebookNode) -> tuple[dict[int, 
         name = _name(of)
         candidates = []
         for number, cell in enumerate(cells):
-            how = _how(cell, of)
+            how = _how(cell, of) or _is_prose(cells, number, released, place)
             if how and cell.source.strip() and not _same(cell.source, of.source):
                 # What still holds the stub is the last resort; then, what does not define the name.
                 rank = (not STUB.search(cell.source), _defines(cell.source, name), how, number)
@@ -189,7 +196,7 @@ def _find_answers(cells: list[Cell], released: NotebookNode) -> tuple[dict[int, 
         equal = [c for rank, c in candidates if rank[:2] == best[:2] and rank[2] >= best[2]]
         if any(not _same(cell.source, answer.source) for cell in equal):
             count = {2: "two", 3: "three"}.get(len(equal), len(equal))
-            notes.append(f"Your notebook had {count} cells for {_exercise(of)}; the last one was graded.")
+            notes.append(f"Your notebook had {count} cells for {name}; the last one was graded.")
     return answers, notes
 
 
@@ -228,10 +235,9 @@ def _belongs_to(cell: Cell, released: NotebookNode, answers: dict[int, Cell]) ->
     """The place in the release of a cell that is not a graded answer; None for the student's own."""
     ways = [(_how(cell, of), -place) for place, of in enumerate(released.cells)]
     how, place = max(ways, default=(0, 0))
-    place = -place
     if not how:
         return None
-    of = released.cells[place]
+    of = released.cells[place := -place]
     if _is_answer(of) and place in answers:
         # A copy that was passed over. Kept only where it is something else: half of a cell that was split.
         chosen, name = answers[place], _name(of)

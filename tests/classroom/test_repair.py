@@ -427,21 +427,34 @@ def test_a_notebook_with_very_many_cells(release, done):
     assert "### BEGIN SOLUTION" in find(repaired.notebook, "changed_layers").source
 
 
-def test_a_prose_answer(release, done):
-    """A markdown answer has no name to be found by: its mark and its id must do."""
+@pytest.mark.parametrize("where", ["marked", "id", "in its place", "below the stub"])
+def test_a_prose_answer(release, done, where):
+    """A text has no name to be found by; nbgrader gives 0, ungraded, to a cell that was not changed."""
     marks = {"grade_id": "why", "schema_version": 3, "grade": True, "locked": False, "solution": True}
-    cell = {
+    stub = {
         "cell_type": "markdown",
         "source": "Write here.",
         "metadata": {"nbgrader": {**marks, "points": 2}},
     }
-    cell["metadata"]["nbgrader"]["task"] = False
-    release.cells.append(nbformat.from_dict({**copy.deepcopy(cell), "id": "prose"}))
-    done["cells"].append({**copy.deepcopy(cell), "source": "Because of the past.", "id": "prose"})
-    assert find(mend(done, release).notebook, "why").source == "Because of the past."
-    done["cells"][-1]["metadata"] = {}
-    assert find(mend(done, release).notebook, "why").source == "Because of the past."
-    done["cells"].pop()
+    stub["metadata"]["nbgrader"]["task"] = False
+    question = {"cell_type": "markdown", "metadata": {}, "source": "Why is it so?"}
+    after = {"cell_type": "markdown", "metadata": {}, "source": "Well done."}
+    for number, cell in enumerate((question, stub, after)):
+        release.cells.append(nbformat.from_dict({**copy.deepcopy(cell), "id": f"p{number}"}))
+    written = {"cell_type": "markdown", "metadata": {}, "source": "Because of the past."}
+    answers = {
+        "marked": [question, {**stub, "source": "Because of the past."}, after],
+        "id": [question, {**written, "id": "p1"}, after],
+        "in its place": [question, written, after],
+        "below the stub": [question, stub, written, after],
+    }
+    done["cells"] += copy.deepcopy(answers[where])
+    notebook = mend(done, release).notebook
+    assert find(notebook, "why").source == "Because of the past."
+    assert sources(notebook)[-3:] == ["Why is it so?", "Because of the past.", "Well done."]
+    for _ in answers[where]:
+        done["cells"].pop()
+    done["cells"] += copy.deepcopy([question, after])
     assert find(mend(done, release).notebook, "why").source == "Write here."
 
 
