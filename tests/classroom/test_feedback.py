@@ -70,6 +70,9 @@ def test_the_first_hint_where_no_misconception_is_known():
     assert exercise.hints[0] in text and exercise.hints[1] not in text
     done = page(asked(NAME, right(NAME)), points={f"{NAME}-check": Points(2, 2, 2)})
     assert "A hint" not in done.text and "Read again" not in done.text and "2 of 2 points" in done.text
+    pasted = page(asked("split_heads", right("split_heads"), again=True, points=0),
+                  points={"split_heads-again-check": Points(0, 0, 0)})  # fmt: skip
+    assert "right · no points" in pasted.text
     assert [attrs for tag, attrs in done.tags if tag == "details"] == [{}]  # closed: nothing to look at
 
 

@@ -158,6 +158,7 @@ def test_a_result_is_not_believed_against_an_error():
     """A student who sends a result of one's own: `passed`, before the check says otherwise or is ended."""
     fake = sent(NAME, passed=True, message="right")
     assert one(fake, *named(NAME)).misconception == find(NAME).misconceptions[0].name
+    assert one(named(NAME)[0], fake).state == "wrong"
     assert one(fake, error("CellTimeoutError", "This cell had not ended.")).state == "stopped"
     assert one(fake, error("CheckFailed", f"{NAME}: not right yet.\nNo.\nStuck? x")).reason == "No."
     assert one(sent("split_heads", passed=True), *named(NAME)).state == "wrong"
