@@ -182,7 +182,12 @@ def lab(arguments):
     command += ["--LabApp.default_url=/lab/tree/" + START]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # containers
-    return subprocess.call(command + arguments, cwd=ROOT, env=environment(threads=False))
+    server = subprocess.Popen(command + arguments, cwd=ROOT, env=environment(threads=False))
+    while True:
+        try:
+            return server.wait()
+        except KeyboardInterrupt:  # Jupyter got it as well, and asks whether it is meant: wait for its answer
+            continue
 
 
 # --- test ---

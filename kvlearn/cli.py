@@ -85,3 +85,16 @@ def size(
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     typer.echo(answer)
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
+def classroom(context: typer.Context) -> None:
+    """For instructors: release the exercises, collect, grade, explain. Needs nbgrader."""
+    try:
+        from kvlearn.classroom import command
+    except ImportError as error:
+        typer.echo(f"kvlearn classroom needs nbgrader ({error}): pip install 'kvlearn[classroom]'.", err=True)
+        raise typer.Exit(2) from None
+    command.app(args=context.args, prog_name="kvlearn classroom")

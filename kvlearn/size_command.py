@@ -105,9 +105,9 @@ class Napkin:
         if shape.latent:
             numbers = f"({shape.latent_dim} latent + {shape.rope_dim} rotary key)"
         elif shape.key_shape == shape.value_shape:
-            numbers = f"2 x {shape.num_kv_heads} KV heads x {shape.head_dim}"
+            numbers = f"2 x {_heads(shape)} x {shape.head_dim}"
         else:
-            numbers = f"{shape.num_kv_heads} KV heads x ({shape.head_dim} + {shape.value_dim})"
+            numbers = f"{_heads(shape)} x ({shape.head_dim} + {shape.value_dim})"
         return f"{layers} x {numbers} x {self.bits()}"
 
     def bits(self) -> str:
@@ -193,3 +193,7 @@ def find_shape(model) -> ModelShape:
         return sizing.model(model)
     except ValueError as error:
         raise ValueError(f"{error} A path of a config.json, or of its folder, is read too.") from None
+
+
+def _heads(shape) -> str:
+    return f"{shape.num_kv_heads} KV head{'s' if shape.num_kv_heads > 1 else ''}"
