@@ -2,9 +2,12 @@
 
 import torch
 
-from kvlearn.attention import attention
+from kvlearn.attention import attention, causal_mask
+from kvlearn.checks.compare import compare, is_tensor
 from kvlearn.checks.draw import randn
-from kvlearn.checks.engine import Case
+from kvlearn.checks.engine import Case, WrongAnswer
+
+FACTOR = 2.0  # a power of two: it can be taken out again to the last bit
 
 
 def prompt(generator, shape, label, dtype=torch.float32, **numbers) -> Case:
@@ -14,11 +17,24 @@ def prompt(generator, shape, label, dtype=torch.float32, **numbers) -> Case:
 
 
 def run_and_count(answer, case) -> tuple:
-    """What the answer gives back, and [queries, keys] of each call that it makes of `attend`."""
+    """What the answer gives back, and [queries, keys] of each call that it makes of `attend`.
+
+    This `attend` gives a multiple of what attention gives, so that its results are told from those that an
+    answer has computed by itself. The factor is taken out again.
+    """
     calls = []
 
     def attend(q, k, v, mask=None):
         calls.append([q.shape[2], k.shape[2]])
-        return attention(q, k, v, mask)
+        return FACTOR * attention(q, k, v, mask)
 
-    return answer(attend, *case.inputs.values()), calls
+    out = answer(attend, *case.inputs.values())
+    if is_tensor(out) and out.is_floating_point():
+        mask = causal_mask(case["q"].shape[2], window=case.inputs.get("window"))
+        if compare(out, attention(case["q"], case["k"], case["v"], mask)) is None:
+            raise WrongAnswer(
+                "The numbers are right, and they are not those that `attend` gave back: its results were "
+                "thrown away, and attention was computed in another way. Put the results together."
+            )
+        out = out / FACTOR
+    return out, calls

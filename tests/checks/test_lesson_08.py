@@ -5,6 +5,9 @@ import torch
 from course_answers import course_answers
 
 from kvlearn.checks import REGISTRY, judge
+from kvlearn.checks.lesson_08.store_mistakes import Right
+
+E4M3 = torch.float8_e4m3fn
 
 
 def by_loop(x):
@@ -57,9 +60,81 @@ def test_a_history_that_is_quantised_again_has_its_name():
                 codes, scale, recent = self.sides[layer][side]
                 numbers = torch.cat((codes * scale, recent, new), dim=2)
                 border = max(0, numbers.shape[2] - self.residual)
-                self.sides[layer][side] = (*quantize_int8(numbers[:, :, :border]), numbers[:, :, border:])
+                self.sides[layer][side] = (
+                    *quantize_int8(numbers[:, :, :border]),
+                    numbers[:, :, border:].clone(),
+                )
                 whole.append(numbers)
             return tuple(whole)
 
     result = judge(REGISTRY["quantized_cache"], Again)
     assert result.misconception == "the whole history is quantised again at every step"
+
+
+class Probe(Right):
+    """A right quantised cache, from which the next ones differ."""
+
+
+class KeepsWhatItWasGiven(Probe):
+    def _append(self, layer, k, v):
+        self.given = [*getattr(self, "given", []), k, v]
+        return super()._append(layer, k, v)
+
+
+class KeepsTheExactHistory(Probe):
+    def _append(self, layer, k, v):
+        self.history = [*getattr(self, "history", []), k.clone(), v.clone()]
+        return super()._append(layer, k, v)
+
+
+class AlwaysFloat32(Probe):
+    def _numbers(self, codes, scale):
+        return codes.float() * scale.float()
+
+
+class DividesByTheScale(Probe):
+    def _numbers(self, codes, scale):
+        return codes / (1 / scale) + 0 * codes / scale
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (KeepsWhatItWasGiven, "bytes of tensors kept alive, and not named by `_tensors`, at 21 tokens"),
+        (KeepsTheExactHistory, "bytes of tensors kept alive, and not named by `_tensors`, at 21 tokens"),
+        (AlwaysFloat32, "dtype that comes back from a cache in bfloat16 should be torch.bfloat16"),
+        (DividesByTheScale, "holds NaN. Was a token of zeros divided by its scale?"),
+    ],
+)
+def test_what_a_quantised_cache_keeps_and_gives_back(answer, said):
+    """Would catch memory that nobody counts, a dtype that is written down, and 0 / 0 for a token of zeros."""
+    assert judge(REGISTRY["quantized_cache"], Probe).passed
+    assert said in judge(REGISTRY["quantized_cache"], answer).message
+
+
+def without_a_clamp(x, scale):
+    return torch.empty(x.shape, dtype=E4M3).copy_(x / scale)
+
+
+def without_a_clamp_by_index(x, scale):
+    out = torch.empty(x.shape, dtype=E4M3)
+    out[:] = x / scale
+    return out
+
+
+@pytest.mark.parametrize("answer", [without_a_clamp, without_a_clamp_by_index])
+def test_a_cast_that_is_a_copy_is_a_cast(answer):
+    """Would catch a missing clamp that is seen in `to` alone, and a right answer refused for how it casts."""
+    for seed in range(5):
+        result = judge(REGISTRY["to_fp8"], answer, seed)
+        assert result.misconception == "there is no clamp before the cast, or it comes too late"
+    assert judge(REGISTRY["to_fp8"], lambda x, scale: answer((x / scale).clamp(-448, 448), 1)).passed
+
+
+def test_steps_in_half_precision_are_seen():
+    """Would catch float16 on the way, which was right on the seeds that had no number near half-way."""
+    for seed in range(5):
+        message = judge(
+            REGISTRY["to_fp8"], lambda x, s: (x.half() / s.half()).clamp(-448, 448).to(E4M3), seed
+        )
+        assert "not right yet" in message.message

@@ -5,7 +5,7 @@ import torch
 from kvlearn.checks.engine import Exercise, Misconception
 from kvlearn.checks.prefill import prompt, run_and_count
 
-BOUND = "most keys in one call, at most window + chunk"
+QUERIES, KEYS = "queries of each call", "most keys in one call"
 
 
 def _cases(generator):
@@ -14,6 +14,7 @@ def _cases(generator):
         prompt(generator, (1, 2, 11, 6), "chunks longer than the window", torch.float64, window=3, chunk=4),
         prompt(generator, (3, 1, 9, 4), "token by token", window=2, chunk=1),
         prompt(generator, (2, 1, 7, 4), "a window wider than the text", window=20, chunk=5),
+        prompt(generator, (1, 2, 9, 5), "a window of 1", window=1, chunk=3),
     ]
 
 
@@ -23,21 +24,21 @@ def _observe(answer, case):
         return None
     most = max((keys for _, keys in calls), default=0)
     return {
-        "queries of each call": [queries for queries, _ in calls],
-        BOUND: True if most <= case["window"] + case["chunk"] else most,
+        QUERIES: ", ".join(str(queries) for queries, _ in calls),
+        KEYS: "few" if most <= case["window"] + case["chunk"] else str(most),
         "return": out,
     }
 
 
 def _explain(case, got, want):
-    if got["queries of each call"] != want["queries of each call"]:
+    if got[QUERIES] != want[QUERIES]:
         return (
-            f"attend got {got['queries of each call']} queries in its calls. {case['q'].shape[2]} tokens in "
-            f"chunks of {case['chunk']} make {want['queries of each call']}."
+            f"attend got {got[QUERIES] or 'no'} queries in its calls. {case['q'].shape[2]} tokens in "
+            f"chunks of {case['chunk']} make {want[QUERIES]}."
         )
-    if got[BOUND] != want[BOUND]:
+    if got[KEYS] != want[KEYS]:
         return (
-            f"One call of attend got {got[BOUND]} keys. With a window of {case['window']} and chunks of "
+            f"One call of attend got {got[KEYS]} keys. With a window of {case['window']} and chunks of "
             f"{case['chunk']} no more than {case['window'] + case['chunk']} are needed at once."
         )
     token = int((got["return"] != want["return"]).any(dim=3).any(dim=1).any(dim=0).nonzero()[0])

@@ -1,5 +1,6 @@
 """ring_positions and ring_write: which position stands in which slot, and how it gets there."""
 
+import numpy
 import torch
 
 from kvlearn.checks.draw import randn
@@ -32,7 +33,7 @@ def _position_cases(generator):
 
 def _observe_positions(answer, case):
     slots = answer(case["length"], case["window"])
-    return slots.tolist() if isinstance(slots, torch.Tensor) else slots
+    return slots.tolist() if isinstance(slots, torch.Tensor | numpy.ndarray) else slots
 
 
 def _explain_positions(case, got, want):
@@ -151,6 +152,7 @@ def _write_cases(generator):
         draw(3, 2, 4, 6, 5, prompts, "prompts of unequal lengths"),
         draw(2, 1, 3, 5, 6, [[7, -1, 8, 9, 10], [-1] * 5], "a row that waits", torch.float64),
         draw(1, 2, 7, 3, 4, [[12, 13, 14]], "over the ring's end"),
+        draw(2, 1, 3, 4, 5, [[5, 6, -1, -1], [-1, 5, -1, 7]], "padding behind, and a gap"),
     ]
 
 

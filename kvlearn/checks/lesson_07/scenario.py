@@ -48,18 +48,22 @@ def cases(generator):
         "one back",
         "too far back",
         [[9, 10]],
+        "all back",
+        [[0, 1, 2]],
     ]
-    short = [[[0, 1], [-1, 0]], "one back", [[1], [0]], [[2, 3], [1, 2]], "reset", [[0], [0]]]
+    short = [[[0, 1], [-1, 0]], "one back", [[1], [0]], [[2, 3], [1, 2]], "reset", [[0], [0]], [[-1], [1]]]
+    short += [[[-1], [2]]]  # row 0 waits: what a reset has left of it would come back
     return [
         _case(generator, "prompts of unequal lengths", 2, 5, 6, 4, unequal),
         _case(generator, "one text in float64", 3, 2, 4, 5, alone, torch.float64),
-        _case(generator, "inside the window", 4, 1, 8, 9, short),
+        _case(generator, "inside the window", 4, 1, 10, 9, short),
     ]
 
 
 def play(make, case):
     """What the cache gave back on the way."""
     cache, seen, used, slots = make(), {}, 0, 0
+    seen["contents of `cache.window`, which the decoder's mask reads,"] = str(cache.window)
     complete = True  # bytes are compared until something is taken back
     steps = iter(case["steps"])
     for number, step in enumerate(steps):
@@ -70,6 +74,12 @@ def play(make, case):
             complete, slots = False, slots - 1
             if answer != WENT:
                 cache.reset()  # and the next steps find an empty cache
+        elif step == "all back":
+            answer = _go_back(cache, slots)
+            seen[f"answers to taking everything back in {when},"] = answer
+            complete, slots = False, 0
+            if answer != WENT:
+                cache.reset()
         elif step == "too far back":
             seen[f"answers to a rollback that goes too far in {when},"] = _go_back(cache, 4)
         elif step == "reset":

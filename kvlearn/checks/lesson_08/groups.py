@@ -81,7 +81,9 @@ def _explain(case, got, want):
     return None
 
 
-def _grouped(x, bits, quant_group, axis, reduce=None, guard=True):
+def _grouped(
+    x, bits, quant_group, axis, reduce=None, guard=True, steps=lambda bits: 2**bits - 1, round_=torch.round
+):
     """A right answer whose parts the misconceptions replace."""
     dim = -2 if axis == "channel" else -1
     groups = x.unflatten(dim, (-1, quant_group))
@@ -92,9 +94,9 @@ def _grouped(x, bits, quant_group, axis, reduce=None, guard=True):
             else end.amax(reduce, keepdim=True).expand_as(end)
             for end in (low, high)
         )  # fmt: skip
-    scale = (high - low) / (2**bits - 1)
-    steps = (groups - low) / (scale.masked_fill(scale == 0, 1) if guard else scale)
-    codes = steps.round().to(torch.uint8).flatten(dim - 1, dim)
+    scale = (high - low) / steps(bits)
+    codes = round_((groups - low) / (scale.masked_fill(scale == 0, 1) if guard else scale))
+    codes = codes.clamp(max=2**bits - 1).to(torch.uint8).flatten(dim - 1, dim)
     return codes, scale.squeeze(dim).clone(), low.squeeze(dim).clone()
 
 
@@ -182,6 +184,16 @@ QUANTIZE_BY_GROUP = Exercise(
             lambda *a: _grouped(*a, guard=False),
             "Without spread the scale is 0, and 0 / 0 is NaN (openvinotoolkit/openvino#28326). (Your torch "
             "may cast it to 0; this check makes it 255.)",
+        ),
+        Misconception(
+            "as many steps as there are codes",
+            lambda *a: _grouped(*a, steps=lambda bits: 2**bits),
+            "Between 16 codes there are 15 steps. With 16 the largest number has no code and is cut off.",
+        ),
+        Misconception(
+            "the steps are cut off, not rounded",
+            lambda *a: _grouped(*a, round_=torch.floor),
+            "Converting to an integer throws the fraction away; the error is then up to a whole step.",
         ),
         Misconception(
             "the zeros are dropped",

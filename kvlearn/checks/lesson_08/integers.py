@@ -211,6 +211,12 @@ QUANTIZE_INT8 = Exercise(
             "always towards 0.",
         ),
         Misconception(
+            "the steps are rounded down",
+            lambda x: _int8(x, round_=torch.floor),
+            "Negative numbers move away from 0 and positive ones towards it, so all come out too small. The "
+            "nearest code is wanted.",
+        ),
+        Misconception(
             "the codes are uint8, and negative ones wrap round",
             _unsigned,
             "uint8 has no sign: -1 becomes 255. Symmetric codes lie on both sides of 0.",

@@ -111,6 +111,11 @@ TOKENS_IN_CODES = Exercise(
             "again when the rest comes.",
         ),
         Misconception(
+            "keys and values changed places",
+            lambda n, r, g: (max(0, n - r), _after(n - r, g)),
+            "Keys come first. It is they that wait for a whole group, because their scales run over tokens.",
+        ),
+        Misconception(
             "there is no window",
             lambda n, r, g: (_after(n, g), n),
             "The newest tokens are those that are looked at most, and they are kept as they are "

@@ -10,12 +10,12 @@ import torch
 
 from kvlearn.cache import KVCache, QuantizedCache
 from kvlearn.checks.caches import explain_first, require_two_tensors
+from kvlearn.checks.compare import tensors
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception, WrongAnswer
 from kvlearn.checks.lesson_08 import store_mistakes as mistakes
 from kvlearn.quantization import QuantSpec
 
-INT8 = QuantSpec("int8", axis="token", quant_group=None, symmetric=True, scale_dtype=torch.float32)
 AXES = {"k": "layer batch head token channel", "v": "layer batch head token channel"}
 TOLERANCE = 1e-4  # relative and absolute
 
@@ -24,7 +24,8 @@ class Reference(QuantizedCache):
     """The oracle: the library's cache, of this one scheme."""
 
     def __init__(self, config, residual=4, batch_size=1, dtype=None, device=None):
-        super().__init__(config, INT8, INT8, residual, batch_size, dtype=dtype, device=device)
+        scheme = QuantSpec("int8", axis="token", quant_group=None, symmetric=True, scale_dtype=torch.float32)
+        super().__init__(config, scheme, scheme, residual, batch_size, dtype=dtype, device=device)
 
 
 # The scenario ----------------------------------------------------------------------------------------
@@ -36,10 +37,11 @@ def _cases(generator):
         config = SimpleNamespace(num_layers=layers, num_kv_heads=heads, head_dim=dim, max_position=90)
         shape = layers, batch, heads, sum(chunks) + 3, dim
         k, v = (randn(generator, *shape) * torch.arange(1.0, batch + 1)[:, None, None, None] for _ in "kv")
+        k[:, 0, :, 2] = v[:, -1, :, 1] = 0  # such as padding
         return Case({"config": config, "k": k, "v": v, "residual": residual, "chunks": list(chunks)}, label)
 
     return [
-        case("a prompt and steps of one token", (3, 2, 5, 7), 4, (9, *[1] * 6)),
+        case("a prompt and steps of one token", (3, 2, 5, 7), 4, (21, *[1] * 6)),
         case("one row, and chunks", (2, 1, 3, 6), 3, (2, 5, 7, 1)),
         case("no window", (2, 3, 1, 8), 0, (4, 1, 2)),
     ]
@@ -57,6 +59,7 @@ def _observe(answer, case):
         _step(cache, case, range(tokens, tokens + length), f"at {tokens + length} tokens", seen)
         tokens += length
         seen[f"bytes used at {tokens} tokens"] = cache.used_bytes
+        _count_what_is_kept(cache, case, tokens, seen)
     kept = max(1, tokens - residual - 3)
     cache.truncate(kept)
     seen[f"bytes used when {kept} tokens were kept"] = cache.used_bytes
@@ -68,18 +71,43 @@ def _observe(answer, case):
     _step(cache, case, [tokens + 1], f"when the rows had become {rows} and a token came", seen, rows)
     cache.reset()
     _step(cache, case, [tokens + 2], "after a reset and one token", seen)
+    seen["dtype that comes back from a cache in bfloat16"] = _dtype_of_a_narrow_one(answer, case)
     return seen
+
+
+def _dtype_of_a_narrow_one(answer, case) -> str:
+    """Numbers in bfloat16 are too coarse to be compared; their kind is not."""
+    k = case["k"].bfloat16()
+    cache = answer(case["config"], residual=1, batch_size=k.shape[1], dtype=k.dtype, device=k.device)
+    for layer in range(len(k)):
+        cache.update(layer, k[layer][:, :, :4].clone(), k[layer][:, :, :4].clone())
+    keys, values = cache.update(0, k[0][:, :, 4:5].clone(), k[0][:, :, 4:5].clone())
+    return str(keys.dtype if keys.dtype != k.dtype else values.dtype)
 
 
 def _step(cache, case, tokens, when, seen, rows=slice(None)):
     for layer in range(case["config"].num_layers):
-        new = [case[letter][layer][rows][:, :, list(tokens)] for letter in "kv"]
+        new = [case[letter][layer][rows][:, :, list(tokens)] for letter in "kv"]  # copies
         back = cache.update(layer, *new)
         require_two_tensors(back)
         for name, tensor in zip(("keys", "values"), back, strict=True):
             seen[f"{name} of layer {layer} {when}"] = tensor.clone()
         for tensor in new:
             tensor.fill_(torch.nan)  # as a model that reuses its memory
+
+
+def _count_what_is_kept(cache, case, tokens, seen):
+    """Whether the cache keeps more than it says, behind its tensors or beside them.
+
+    Twice the need may be allocated (room to grow), and one layer kept (in which a result is put together).
+    """
+    allocated, most = cache.allocated_bytes, 2 * cache.used_bytes
+    seen[f"bytes allocated at {tokens} tokens"] = f"at most {most}" if allocated <= most else str(allocated)
+    exact = [t for t in tensors(vars(cache)) if t.dtype == case["k"].dtype]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in exact}
+    hidden, layer = sum(storages.values()) - allocated, 2 * tokens * case["k"][0, :, :, 0].nbytes
+    name = f"bytes of tensors kept alive, and not named by `_tensors`, at {tokens} tokens"
+    seen[name] = f"at most {layer}" if hidden <= layer else str(hidden)
 
 
 def _explain(case, got, want):
@@ -94,8 +122,8 @@ def _explain_numbers(case, label, mine, right):
     row, slot = wrong.any(dim=3).any(dim=1).nonzero()[0].tolist()
     if mine[row, :, slot].isnan().any():
         return (
-            f"The {label}: slot {slot} of row {row} holds NaN. The check writes NaN into what it gave, once "
-            "a layer has had it: is what was given kept itself, and not a copy?"
+            f"The {label}: slot {slot} of row {row} holds NaN. Was a token of zeros divided by its scale? Or "
+            "is what was given kept itself, and not a copy? The check writes NaN into it afterwards."
         )
     return f"The {label}: slot {slot} of row {row} differs. {_kind(case, label, mine, right, row, slot)}"
 
@@ -181,6 +209,11 @@ QUANTIZED_CACHE = Exercise(
             mistakes.ScaleDropped,
             "Codes count steps. A key of codes points in the right direction and is a hundred times too "
             "long.",
+        ),
+        Misconception(
+            "the recent tokens are a slice of what they were cut from",
+            mistakes.SliceKept,
+            "A slice is a view: the whole of a prompt stays in memory behind it. A copy lets the rest go.",
         ),
         Misconception(
             "the codes are kept as floating-point numbers",

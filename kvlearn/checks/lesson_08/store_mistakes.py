@@ -30,8 +30,11 @@ class Right(KVCache):
         more, its_scale = self._quantize(recent[:, :, :due])
         back = torch.cat((self._numbers(codes, scale), recent), dim=2)
         codes, scale = torch.cat((codes, more), dim=2), torch.cat((scale, its_scale), dim=2)
-        self._sides[key] = codes, scale, recent[:, :, due:].clone()
+        self._sides[key] = codes, scale, self._keep(recent[:, :, due:])
         return back
+
+    def _keep(self, recent):
+        return recent.clone()
 
     def _due(self, recent, new):
         return recent.shape[2] - self.residual
@@ -57,6 +60,11 @@ class Right(KVCache):
 
     def _tensors(self):
         return [tensor for side in self._sides.values() for tensor in side]
+
+
+class SliceKept(Right):
+    def _keep(self, recent):
+        return recent
 
 
 class OwnTokensAsCodes(Right):
