@@ -21,5 +21,8 @@ c.CourseDirectory.db_url = f"sqlite:///{Path(__file__).resolve().parent.as_posix
 # NotImplementedError as one that is not written yet.
 c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\nraise NotImplementedError"}
 
+# And where an answer in prose was. A cell that still says this when it is graded has no points.
+c.ClearSolutions.text_stub = "YOUR ANSWER HERE"
+
 # The longest that a cell of a submission may run, in seconds.
 c.ExecutePreprocessor.timeout = 120

@@ -8,16 +8,25 @@
     python3 dev.py build --force 01 make again all that starts with 01
     python3 dev.py build --check    compare what is there with a fresh build; run nothing, write nothing
 
-The text is py:percent, as jupytext reads it. In an assignment three marks on a cell say what it is:
+The text is py:percent, as jupytext reads it. In an assignment four marks on a cell say what it is:
 
     # %% answer="causal_mask"   the answer, with ### BEGIN SOLUTION ... ### END SOLUTION around it
     # %% check="causal_mask"    its check: kvlearn.check("causal_mask", causal_mask)
     # %% paste="causal_mask"    an answer of an earlier assignment that this one needs, with its own check
+    # %% [markdown] why="only_layer_0"
+                               prose, as an answer to the question in the cell before
+
+Between <!-- ### BEGIN SOLUTION --> and <!-- ### END SOLUTION -->, which no page shows, a why cell holds a
+model answer and a rubric: lines such as "- says that ... (1 point)", of marks.WHY_POINTS points in all.
+
+A check that gives points is written into the solution with two more seeds, as nbgrader's hidden tests: they
+are not in the exercise, and nbgrader puts them back when it grades.
 
 The build is deterministic: a cell's id comes from its text, and all that a run leaves behind by chance
-is taken out. A notebook says in its metadata from which text and which build it was made (a SHA-256);
-while that is still true, and every cell has been executed, it is not made again. A notebook runs in the
-folder in which it will lie, as Jupyter and nbval run it, so no lesson may lean on the working directory.
+is taken out. A notebook says in its metadata from which text, and by which running.py, it was made (a
+SHA-256); while that is still true, its cells are those of a fresh build, and every one has been executed,
+it is not made again. A notebook runs in the folder in which it will lie, as Jupyter and nbval run it, so no
+lesson may lean on the working directory.
 """
 
 import argparse
@@ -25,8 +34,9 @@ import sys
 from pathlib import Path
 
 import nbformat
+from marks import BuildError
 from nbformat import NotebookNode
-from reading import BuildError, registered_points, targets, unexecuted
+from reading import registered_points, targets, unexecuted
 from running import execute, release
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +64,7 @@ def differences(fresh: NotebookNode, path: Path, executed: bool = True) -> list[
     there = nbformat.read(path, as_version=4)
     found = []
     if there.metadata != fresh.metadata:
-        found.append("its metadata differ: the text or course/build.py changed since it was built")
+        found.append("its metadata differ: the text or course/running.py changed since it was built")
     if len(there.cells) != len(fresh.cells):
         found.append(f"it has {len(there.cells)} cells, a fresh build has {len(fresh.cells)}")
     for number, (a, b) in enumerate(zip(there.cells, fresh.cells, strict=False), 1):

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+from marks import BuildError, mark_exercises
 from nbformat import NotebookNode
 
 HERE = Path(__file__).resolve().parent
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-
-
-class BuildError(Exception):
-    """What is wrong with the text of a notebook, or with its run, in a sentence for its author."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,9 @@ def unexecuted(root: Path, target: Target, points=registered_points) -> Notebook
         keep_known(cell, target.source)
     notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.nbformat_minor = 5
-    builders = [path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.py"))]
-    made_from = hashlib.sha256("\n".join([text, *builders]).encode()).hexdigest()
+    # What reading.py and marks.py do shows in the cells; only what running.py does must be remembered.
+    runs = (HERE / "running.py").read_text(encoding="utf-8")
+    made_from = hashlib.sha256(f"{text}\n{runs}".encode()).hexdigest()
     notebook.metadata = NotebookNode(
         kernelspec=NotebookNode(KERNEL),
         language_info=NotebookNode(name="python"),
@@ -83,10 +81,10 @@ def unexecuted(root: Path, target: Target, points=registered_points) -> Notebook
 
 def keep_known(cell, source: str) -> None:
     """Keep tags and nbgrader's metadata; refuse what nobody reads, such as a mark misspelt."""
-    known = {"tags", "nbgrader", "answer", "check", "paste", "lines_to_next_cell"}
+    known = {"tags", "nbgrader", "answer", "check", "paste", "why", "lines_to_next_cell"}
     strange = sorted(set(cell.metadata) - known)
     if strange:
-        raise BuildError(f"{source}: a cell is marked {strange[0]!r}; there is answer, check, paste, tags.")
+        raise BuildError(f"{source}: a cell is marked {strange[0]!r}; there is answer, check, paste, why.")
     cell.metadata = {k: v for k, v in cell.metadata.items() if k in ("tags", "nbgrader")}
 
 
@@ -97,41 +95,3 @@ def give_ids(cells) -> None:
         text = cell.cell_type + "\n" + cell.source
         seen[text] = seen.get(text, 0) + 1
         cell.id = hashlib.sha256(f"{text}\n{seen[text]}".encode()).hexdigest()[:12]
-
-
-def mark_exercises(cells, source: str, points) -> None:
-    """Turn the marks answer, check and paste into nbgrader's metadata."""
-    grade_ids = {}  # exercise -> the grade_id of its answer cell
-    unchecked = None
-    for cell in cells:
-        kinds = [k for k in ("answer", "paste", "check") if k in cell.metadata]
-        if not kinds:
-            continue
-        kind, name = kinds[0], cell.metadata[kinds[0]]
-        if kind == "check":
-            if name != unchecked:
-                raise BuildError(f"{source}: check={name!r} does not follow the answer that it checks.")
-            if f'kvlearn.check("{name}"' not in cell.source:
-                raise BuildError(f'{source}: check={name!r} has no line kvlearn.check("{name}", ...).')
-            worth = 0 if grade_ids[name].endswith("-again") else points(name)
-            cell.metadata["nbgrader"] = nbgrader_cell(f"{grade_ids[name]}-check", worth)
-            unchecked = None
-            continue
-        if unchecked or name in grade_ids:
-            reason = f"comes before the check of {unchecked!r}" if unchecked else "is there twice"
-            raise BuildError(f"{source}: {kind}={name!r} {reason}.")
-        if not ("### BEGIN SOLUTION" in cell.source and "### END SOLUTION" in cell.source):
-            raise BuildError(f"{source}: {kind}={name!r} has no ### BEGIN SOLUTION ... ### END SOLUTION.")
-        grade_ids[name] = name if kind == "answer" else f"{name}-again"
-        cell.metadata["nbgrader"] = nbgrader_cell(grade_ids[name])
-        unchecked = name
-    if unchecked:
-        raise BuildError(f"{source}: the answer to {unchecked!r} has no check after it.")
-
-
-def nbgrader_cell(grade_id: str, points: int | None = None) -> dict:
-    """nbgrader's metadata: of a locked check with `points`, or (None) of an answer."""
-    check = points is not None
-    data = {"grade_id": grade_id, "schema_version": 3, "cell_type": "code", "task": False}
-    data |= {"grade": check, "locked": check, "solution": not check}
-    return data | {"points": points} if check else data

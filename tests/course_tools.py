@@ -9,10 +9,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "course"))
 
 import build  # noqa: E402
+import marks  # noqa: E402
 import reading  # noqa: E402
 import running  # noqa: E402
 
-__all__ = ["ROOT", "assignments", "build", "code_cells", "reading", "running", "stop_of"]
+__all__ = ["ROOT", "assignments", "build", "code_cells", "marks", "reading", "running", "stop_of"]
 
 
 def assignments():

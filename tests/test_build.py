@@ -1,8 +1,13 @@
 """The build of the notebooks, on a course of one lesson and one assignment in a temporary folder."""
 
+import hashlib
+import re
+
 import nbformat
 import pytest
-from course_tools import build, code_cells, reading, running, stop_of
+from course_tools import build, code_cells, marks, reading, running, stop_of
+
+from kvlearn.checks import REGISTRY
 
 LESSON = """\
 # %% [markdown]
@@ -64,7 +69,28 @@ def merge_heads(x):
 
 # %% check="merge_heads"
 kvlearn.check("merge_heads", merge_heads)
+
+# %% [markdown]
+# Why is a copy needed?
+
+# %% [markdown] why="a_copy"
+# <!-- ### BEGIN SOLUTION -->
+# The heads lie apart in memory.
+#
+# **Rubric**
+#
+# - says that after the transpose the numbers of one token do not lie side
+#   by side (2 points)
+# - says that a view cannot jump (1 point)
+# <!-- ### END SOLUTION -->
 '''
+HIDDEN = """\
+kvlearn.check("split_heads", split_heads)
+### BEGIN HIDDEN TESTS
+# Not in the exercise: nbgrader puts these lines back when it grades.
+kvlearn.check("split_heads", split_heads, seed=SEED)
+kvlearn.check("split_heads", split_heads, seed=SEED)
+### END HIDDEN TESTS"""
 
 
 def lay_course(root, lesson=LESSON, assignment=ASSIGNMENT):
@@ -142,6 +168,21 @@ def test_an_exercise_is_its_solution_without_the_answers(course):
         "merge_heads-again-check",
     ]
     assert [c.metadata.get("editable", True) for c in (split, split_check)] == [True, False]
+    assert split_check.source == 'kvlearn.check("split_heads", split_heads)'
+    prose = nbformat.read(path, as_version=4).cells[-1]
+    assert prose.source == "YOUR ANSWER HERE" and prose.metadata.nbgrader.grade_id == "a_copy-why"
+    assert prose.metadata.get("editable", True)
+
+
+@pytest.mark.slow
+def test_a_solution_shows_that_the_hidden_seeds_pass(course):
+    """Would catch hidden tests that did not run, or whose lines cannot be told from the first one."""
+    _, _, check, _, again = code_cells(course / "solutions/07_toy/07_toy.ipynb")
+    first, *others = check.outputs[0].text.splitlines()
+    assert first.startswith("split_heads: right on ")
+    seeds = marks.hidden_seeds("split_heads")
+    assert others == [f"split_heads: right for seed {seed} too." for seed in seeds]
+    assert len(again.outputs[0].text.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -160,9 +201,10 @@ def test_nbgrader_itself_accepts_both(course):
 
     assert Validator().validate(str(course / "solutions/07_toy/07_toy.ipynb")) == {}
     found = Validator().validate(str(course / "exercises/07_toy/07_toy.ipynb"))
-    assert [cell["source"] for cell in found["failed"]] == [
+    assert list(found) == ["failed"] and [cell["source"] for cell in found["failed"]] == [
         'kvlearn.check("split_heads", split_heads)',
         'kvlearn.check("merge_heads", merge_heads)',
+        "YOUR ANSWER HERE",
     ]
 
 
@@ -245,6 +287,7 @@ def test_points_are_the_difficulty_and_a_pasted_answer_gives_none(tmp_path):
         "split_heads-check": 2,
         "merge_heads-again": None,
         "merge_heads-again-check": 0,
+        "a_copy-why": 3,
     }
     assert reading.registered_points("split_heads") in (1, 2, 3)
     with pytest.raises(reading.BuildError, match="no exercise named 'nothing'"):
@@ -255,7 +298,8 @@ def test_points_are_the_difficulty_and_a_pasted_answer_gives_none(tmp_path):
     "old, new, says",
     [
         ('check="split_heads"', 'tags=["a"]', "comes before the check of 'split_heads'"),
-        ('check="merge_heads"', 'tags=["a"]', "answer to 'merge_heads' has no check"),
+        ('check="merge_heads"', 'tags=["a"]', "comes before the check of 'merge_heads'"),
+        (ASSIGNMENT[ASSIGNMENT.index('# %% check="merge') :], "", "answer to 'merge_heads' has no check"),
         ('check="split_heads"', 'check="merge_heads"', "does not follow the answer that it checks"),
         ('kvlearn.check("split_heads", s', "kvlearn.hint(s", "has no line kvlearn.check"),
         ("### END SOLUTION", "", "has no ### BEGIN SOLUTION"),
@@ -263,6 +307,12 @@ def test_points_are_the_difficulty_and_a_pasted_answer_gives_none(tmp_path):
         ('answer="split_heads"', 'anwser="split_heads"', "does not follow the answer"),
         ('answer="split_heads"', 'answer="split_heads" pionts=3', "marked 'pionts'"),
         ("# # An assignment", "# An assignment", "opens with a title"),
+        ('[markdown] why="a_copy"', 'why="a_copy"', "must be a markdown cell"),
+        ("# %% [markdown]\n# Why is a copy needed?", "# %%\n1", "with the question in one before it"),
+        ("# <!-- ### BEGIN", "# The heads lie apart.\n# <!-- ### BEGIN", "the rest is published"),
+        ("# <!-- ### END SOLUTION -->", "", "has no ### BEGIN SOLUTION ... ### END SOLUTION"),
+        ("by side (2 points)", "by side (1 point)", "a rubric of 2 points, and the question gives 3"),
+        ('why="a_copy"', 'why="split_heads"', "'split_heads' is there twice"),
     ],
 )
 def test_a_mark_that_is_wrong_is_said(tmp_path, old, new, says):
@@ -271,6 +321,34 @@ def test_a_mark_that_is_wrong_is_said(tmp_path, old, new, says):
     with pytest.raises(reading.BuildError, match="course/assignments/07_toy.py: .*") as error:
         cells_of(ASSIGNMENT.replace(old, new), tmp=tmp_path)
     assert says in str(error.value)
+
+
+def test_a_check_that_gives_points_has_hidden_seeds(tmp_path):
+    """Would catch an answer that fits the numbers of seed 0, and an id that changes with the hidden lines."""
+    cells = {c.metadata.nbgrader.grade_id: c for c in cells_of(ASSIGNMENT, tmp=tmp_path) if c.metadata}
+    source = cells["split_heads-check"].source
+    first, second = (int(seed) for seed in re.findall(r"seed=(\d+)", source))
+    assert re.sub(r"seed=\d+", "seed=SEED", source) == HIDDEN
+    assert 0 < first != second > 0 and (first, second) == marks.hidden_seeds("split_heads")
+    assert cells["merge_heads-again-check"].source == 'kvlearn.check("merge_heads", merge_heads)'
+    text = "code\n" + 'kvlearn.check("split_heads", split_heads)' + "\n1"
+    assert cells["split_heads-check"].id == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_hidden_seeds_differ_from_exercise_to_exercise():
+    """Would catch seeds that depend on the process (hash()), or two exercises that share theirs."""
+    assert marks.hidden_seeds("split_heads") == (1153, 2500)
+    seeds = [marks.hidden_seeds(name) for name in REGISTRY]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_a_long_check_is_written_in_two_lines():
+    """Would catch a hidden line that is wider than a page, or one that hands over something else."""
+    name = "scaled_dot_product_attention"
+    line = marks.check_line(name, name, 1234)
+    assert max(len(part) for part in line.splitlines()) <= 76
+    assert marks.answer_of(line) == name and line.endswith("seed=1234)")
+    assert marks.answer_of('kvlearn.check("growing_cache", MyGrowingCache)') == "MyGrowingCache"
 
 
 def test_an_unknown_name_is_said(tmp_path, capsys):

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Assignment 01: attention
 #
-# Three functions, about 50 minutes: the weights, the attention, and a whole
-# attention layer with several heads. Nothing is masked yet; that is the
+# Three functions, about 50 minutes, and one question: the weights, the
+# attention, and a whole attention layer with several heads. Nothing is masked yet; that is the
 # next assignment.
 #
 # Shapes are `(batch, heads, length, head_dim)` throughout. In comments,
@@ -166,7 +166,31 @@ def multi_head_attention(x, w_q, w_k, w_v, w_o, num_heads):
 kvlearn.check("multi_head_attention", multi_head_attention)
 
 # %% [markdown]
-# **Think before you go on.** Give this layer one more token. Which of
-# `q`, `k`, `v`, the weights and the result would change for the tokens that
-# were there before, and which would stay as they are, number for number?
-# The next assignment answers it with an experiment.
+# ## Why? One more token
+#
+# *In three to five sentences · 3 points · a model answer and what earns each
+# point are in `solutions/`; look there when you have written yours*
+#
+# Give this layer one more token, at the end of the text. Of the tokens that were
+# there before: which of `q`, `k`, `v`, the weights and the result stay as they
+# are, number for number, and which change? Say why for each. (Nothing is masked
+# here. The next assignment does the experiment.)
+
+# %% [markdown] why="one_more_token"
+# <!-- ### BEGIN SOLUTION -->
+# A token's query, key and value are products of its own vector with three
+# matrices. No other token takes part, so the old ones stay as they are. The
+# weights change: each old query now has one score more, and its share of 1 goes
+# to one key more, so every other key's share is smaller. With them the result
+# changes: it is an average with other weights, and the new token's value is in
+# it. So what the next layer gets for the old tokens is not what it got before.
+#
+# **Rubric**
+#
+# - says that old queries, keys and values stay, because each is made from its
+#   own token's vector alone (1 point)
+# - says that the weights of old queries change, because a share of the same 1
+#   goes to the new key (1 point)
+# - says that the old results change: an average with other weights, in which
+#   the new value takes part (1 point)
+# <!-- ### END SOLUTION -->

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Assignment 03: the naive decoder
 #
-# Five functions, about 70 minutes: three parts of a decoder, the loop that
-# makes it write, and the count of what that loop does over and over. Your
+# Five functions, about 70 minutes, and one question: three parts of a decoder,
+# the loop that makes it write, and the count of what that loop does over and over. Your
 # `apply_rope` and your `grouped_attention` will run the real model in
 # assignment 04, so they have exactly the library's parameters.
 #
@@ -239,6 +239,37 @@ def count_projections(prompt_length, new_tokens):
 
 # %% check="count_projections"
 kvlearn.check("count_projections", count_projections)
+
+# %% [markdown]
+# ## Why? Counted from zero
+#
+# *In three to five sentences · 3 points · a model answer and what earns each
+# point are in `solutions/`; look there when you have written yours*
+#
+# A prompt of eight tokens goes through a model in two pieces of four, and the
+# second piece also attends to the first. A rotary function counts the positions
+# of each piece from 0. Which scores come out right and which do not? And why
+# would it have done no harm to add 100 to every position instead?
+
+# %% [markdown] why="counted_from_zero"
+# <!-- ### BEGIN SOLUTION -->
+# A score depends on how far apart the query and the key stand, because only the
+# difference of their two angles counts. Inside a piece all positions are off by
+# the same number, so the distances, and the scores, are right. Across the pieces
+# they are not: the query at position 5 is turned as if it stood at 1, so to it
+# the key at position 2 stands one place ahead instead of three back. Adding 100
+# to all positions turns every query and every key by the same amount more, and
+# that cancels in each difference.
+#
+# **Rubric**
+#
+# - says that scores inside a piece are right, because a score depends on the
+#   distance alone (1 point)
+# - names a query of the second piece and a key of the first, with their true
+#   and their counted distance (1 point)
+# - says that the same number added to all positions cancels, and that here only
+#   one side of a pair is moved (1 point)
+# <!-- ### END SOLUTION -->
 
 # %% [markdown]
 # **What you can do now.** You can read the code of any Llama and know what each

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Assignment 04: the KV cache
 #
-# Five exercises, about 85 minutes: two caches, decoding with one, a prompt
-# in pieces, and at the end a real language model that runs on your own
-# attention, rotary positions and cache.
+# Five exercises, about 85 minutes, and one question: two caches, decoding with
+# one, a prompt in pieces, and at the end a real language model that runs on your
+# own attention, rotary positions and cache.
 #
 # | letter | what it counts |
 # |---|---|
@@ -352,6 +352,36 @@ print("slots in your cache:", cache.length, "= prompt", len(prompt),
 # %%
 kvlearn.check_cache(MyGrowingCache)
 kvlearn.check_cache(MyStaticCache)
+
+# %% [markdown]
+# ## Why? The size of a chunk
+#
+# *In three to five sentences · 3 points · a model answer and what earns each
+# point are in `solutions/`; look there when you have written yours*
+#
+# A prompt of 1,000 tokens is fed in chunks of 1, in chunks of 100, or whole.
+# The cache is the same at the end. Which work is the same in all three, and what
+# does each of them have to read again and again? So which would you expect to be
+# the slowest, and what may speak for chunks of 100 on a server with many users?
+
+# %% [markdown] why="size_of_a_chunk"
+# <!-- ### BEGIN SOLUTION -->
+# Each token goes through every matrix once, 1,000 token-positions in all three,
+# and the mask lets the same pairs through. But each pass reads all the weights:
+# 1,000 times, 10 times, or once. So chunks of 1 are the slowest, because reading
+# sets their pace: a weight that is read serves one token. Chunks of 100 use a
+# weight for 100 tokens each time it is read, and between two of them the server
+# can take a decode step for everybody else.
+#
+# **Rubric**
+#
+# - says that the projections are the same: each token once, 1,000 in all
+#   (1 point)
+# - says that the weights are read once a pass: 1,000 times, 10 times, once; and
+#   therefore expects chunks of 1 to be the slowest (1 point)
+# - says that between two chunks others need not wait for the whole prompt
+#   (1 point)
+# <!-- ### END SOLUTION -->
 
 # %% [markdown]
 # **What you can do now.** Write a KV cache from nothing, say what it holds to

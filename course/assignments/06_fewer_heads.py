@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Assignment 06: fewer heads
 #
-# Six functions, about 80 minutes: attention that leaves its keys where they
-# lie, the heads of a trained model made fewer, and latent attention, first
-# expanded and then absorbed. All weights come without a bias.
+# Six functions, about 80 minutes, and one question: attention that leaves its
+# keys where they lie, the heads of a trained model made fewer, and latent
+# attention, first expanded and then absorbed. All weights come without a bias.
 #
 # Close the lesson before you begin, and write from the tables.
 #
@@ -241,6 +241,37 @@ def decode_intensity(num_heads, num_kv_heads, key_width, value_width, bits):
 
 # %% check="decode_intensity"
 kvlearn.check("decode_intensity", decode_intensity)
+
+# %% [markdown]
+# ## Why? The mean of two heads
+#
+# *In three to five sentences · 3 points · a model answer and what earns each
+# point are in `solutions/`; look there when you have written yours*
+#
+# Two heads of a model without rotary positions do exactly the same, but head 1
+# has written it in other coordinates: its queries and keys are those of head 0,
+# each turned by the same rotation R. Why do both give the same scores? Why does
+# neither, once their key projections are replaced by the mean of the two? And
+# what would you do first, so that nothing is lost?
+
+# %% [markdown] why="mean_of_two_heads"
+# <!-- ### BEGIN SOLUTION -->
+# A dot product does not notice when both vectors are turned by the same rotation,
+# so R q with R k scores as q with k. The mean of the keys is (k + R k) / 2. Head
+# 0's query meets it with half of its old score and half of q · R k, which is
+# about something else, and head 1 fares likewise. So first turn head 1 back: undo
+# R in its query projection and in its key projection, which changes no score. Now
+# the two key projections are equal, and so is their mean.
+#
+# **Rubric**
+#
+# - says that turning queries and keys by the same rotation leaves every dot
+#   product as it is (1 point)
+# - says that the mean holds R k as well, against which a query of head 0 has no
+#   meaningful score, so that the scores change (1 point)
+# - says that head 1 must be turned back before the mean, its queries and its
+#   keys both (1 point)
+# <!-- ### END SOLUTION -->
 
 # %% [markdown]
 # You can now attend in groups without a copy, say what pooling heads does

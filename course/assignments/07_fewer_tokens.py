@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Assignment 07: fewer tokens
 #
-# Six exercises, about 90 minutes: the mask of a window, a prompt that goes
-# through one in pieces, the ring buffer, what a rollback may do, and at the
-# end a cache whose memory does not grow. The real model runs on it.
+# Six exercises, about 90 minutes, and one question: the mask of a window, a
+# prompt that goes through one in pieces, the ring buffer, what a rollback may do,
+# and at the end a cache whose memory does not grow. The real model runs on it.
 #
 # | letter | what it counts |
 # |---|---|
@@ -330,6 +330,36 @@ print("the same tokens as the library's window of 8:",
       yours.tokens == theirs.tokens)
 print("tokens seen", narrow.length, "- bytes", narrow.used_bytes,
       "- the library's", library.used_bytes)
+
+# %% [markdown]
+# ## Why? Gone and still heard
+#
+# *In three to five sentences · 3 points · a model answer and what earns each
+# point are in `solutions/`; look there when you have written yours*
+#
+# A model has four layers, each with a window of 8. The token at position 100 has
+# just been fed. Can the token at position 75 have had a say in its logits, though
+# its keys and values left every ring long ago? If so, how, and in which layers'
+# rings does something of it lie now? And the token at position 70?
+
+# %% [markdown] why="gone_and_still_heard"
+# <!-- ### BEGIN SOLUTION -->
+# Each layer hands on what it saw, 7 positions further: four layers reach 28 back,
+# to position 72. So 75 can have had a say and 70 cannot. When position 82 was
+# fed, its query in layer 0 saw 75, and what came out became its key and value in
+# layer 1; there 89 read it, and so on upwards. At position 100 the rings of the
+# first layers hold nothing of 75: layer 0's keys are made from the tokens 93 to
+# 100 alone, and layers 1 and 2 reach back no further than 86 and 79. It lies in
+# the last layer's, in keys and values of later tokens.
+#
+# **Rubric**
+#
+# - works out the reach, 4 · 7 = 28 positions: 75 yes, 70 no (1 point)
+# - says that it is handed on inside the outputs of tokens in between, which
+#   become keys and values in the next layer (1 point)
+# - says that it lies in later tokens' entries in the last layer's ring, and
+#   that layer 0's ring holds nothing of it (1 point)
+# <!-- ### END SOLUTION -->
 
 # %% [markdown]
 # **What you can do now.** Keep a text's memory flat with a ring buffer, say

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Assignment 08: fewer bits
 #
-# Eight exercises, about 115 minutes: codes and scales, two codes in a byte,
-# groups, fp8, and at the end a quantised cache. The real model runs on it.
+# Eight exercises, about 115 minutes, and one question: codes and scales, two codes
+# in a byte, groups, fp8, and at the end a quantised cache. The real model runs on it.
 #
 # | letter | what it counts |
 # |---|---|
@@ -329,6 +329,38 @@ for name, cache in caches.items():
     new = kvlearn.generate(model, prompt, 12, cache=cache,
                            eos_ids=tokenizer.eos_ids).tokens[0]
     print(name, "|", tokenizer.decode(new), "|", cache.used_bytes, "bytes")
+
+# %% [markdown]
+# ## Why? Scales in advance
+#
+# *In three to five sentences · 3 points · a model answer and what earns each
+# point are in `solutions/`; look there when you have written yours*
+#
+# Keys quantised by channel must wait until a group of tokens is full. A
+# colleague has a way around it: measure each channel's largest |number| on some
+# texts beforehand, and use that as its scale for ever. What is gained? And what
+# may happen to a later token, if the scale was measured too small, and if it was
+# chosen large to be safe?
+
+# %% [markdown] why="scales_in_advance"
+# <!-- ### BEGIN SOLUTION -->
+# Every key can be quantised the moment it arrives: nothing waits for a group. And
+# no scale is stored for each group, so a code costs little more than its bits.
+# But the scale no longer follows the numbers. If a later token is larger than all
+# that was measured, its code is cut off at the end of the grid, and the error is
+# no longer half a step but whatever lies beyond. If the scale was chosen large to
+# be safe, every step is coarse, and the usual, smaller numbers of that channel
+# get few of the codes, down to none but 0.
+#
+# **Rubric**
+#
+# - says what is gained: no token waits for a group, or no scale has to be
+#   stored for each group (1 point)
+# - says that a number beyond the measured range is cut off (or comes round, if
+#   nobody clamps), so that its error is more than half a step (1 point)
+# - says that a scale with room to spare makes the steps coarse for all the
+#   usual numbers of the channel (1 point)
+# <!-- ### END SOLUTION -->
 
 # %% [markdown]
 # **What you can do now.** Say what a code, a scale and a zero are and what

@@ -39,6 +39,14 @@ def test_another_seed_is_another_check():
         check("split_heads", lambda x, num_heads: next(table), seed=1)
 
 
+def test_another_seed_has_a_line_of_its_own(capsys):
+    """Two lines that are the same to the letter: a reader takes the second check for a mistake."""
+    check("split_heads", right)
+    check("split_heads", right, seed=5)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("split_heads: right on ") and second == "split_heads: right for seed 5 too."
+
+
 def test_an_unknown_name_says_what_is_near():
     """A typing error must not look like a failed answer."""
     with pytest.raises(UnknownExercise, match="'split_heds'. Do you mean split_heads"):
