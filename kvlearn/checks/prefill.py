@@ -29,7 +29,7 @@ def run_and_count(answer, case) -> tuple:
         return FACTOR * attention(q, k, v, mask)
 
     out = answer(attend, *case.inputs.values())
-    if is_tensor(out) and out.is_floating_point():
+    if calls and is_tensor(out) and out.is_floating_point():
         mask = causal_mask(case["q"].shape[2], window=case.inputs.get("window"))
         if compare(out, attention(case["q"], case["k"], case["v"], mask)) is None:
             raise WrongAnswer(
