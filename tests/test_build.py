@@ -289,6 +289,10 @@ def test_points_are_the_difficulty_and_a_pasted_answer_gives_none(tmp_path):
         "merge_heads-again-check": 0,
         "a_copy-why": 3,
     }
+    role = {c["grade_id"]: (c["grade"], c["solution"], c["locked"], c["cell_type"]) for c in cells if c}
+    assert role["split_heads"] == (False, True, False, "code")
+    assert role["split_heads-check"] == (True, False, True, "code")
+    assert role["a_copy-why"] == (True, True, False, "markdown")
     assert reading.registered_points("split_heads") in (1, 2, 3)
     with pytest.raises(reading.BuildError, match="no exercise named 'nothing'"):
         reading.registered_points("nothing")
