@@ -32,7 +32,7 @@ from kvlearn.hf import HFCache, cache_config, to_hf
 from kvlearn.quantization import QuantSpec
 from kvlearn.weights import fetch
 
-LENGTHS, SAMPLES = (512, 1024), 24  # of the texts with digits
+LENGTHS, SAMPLES = (512, 1024), 12  # of the texts with digits
 CONTEXTS, NEW_TOKENS, ROUNDS = (512, 2048), 8, 3  # of the times
 
 

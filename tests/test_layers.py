@@ -27,7 +27,7 @@ ON_TOP = {"checks", "drills", "figures", "widgets", "cli", "__main__", "doctor",
 HEAVY = {
     "matplotlib": {"figures"},
     "ipywidgets": {"widgets"},
-    "IPython": {"widgets"},
+    "IPython": {"widgets", "classroom"},
     "transformers": {"hf"},
     "triton": {"kernels"},
 }

@@ -8,11 +8,14 @@ nbgrader keeps the grades and does the grading; these files fit it to this cours
     collect.py    a folder or a zip of downloads -> classroom/submitted/
     downloads.py  the files of a download, read with suspicion
     repair.py     a submission as it came -> a notebook that nbgrader accepts, and notes to the student
-    sandbox.py    the command line that confines a kernel
+    sandbox.py    the walls around a kernel; limits.py, a script, sets what one submission may use up
     execute.py    nbgrader's execution, inside the sandbox
-    inside.py     what runs in the kernel: the checks as they were before the student's code
+    inside.py     what runs in the kernel: the checks as they were; results.py names what they send
+    copies.py     answers that are the library's own
+    work.py       one worker, one submission: mended and executed
     grade.py      many submissions in parallel, one writer of the gradebook
-    feedback.py   a page for each student
+    graded.py     what was graded, read back; outcomes.py, what became of each exercise of a notebook
+    feedback.py   a page for each student; sections.py says where to read, pages.py writes HTML
     report.py     a report for the instructor: which misconceptions, how many
     export.py     grades as CSV: plain, Canvas, Moodle
     command.py    the commands `kvlearn classroom ...`

@@ -9,13 +9,12 @@ notebook and a graded one say what they were made of. So a run that was broken o
 """
 
 import hashlib
+import multiprocessing
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -35,8 +34,12 @@ from nbgrader.preprocessors import (
 from kvlearn.classroom import course, sandbox
 from kvlearn.classroom.settings import Settings
 from kvlearn.classroom.settings import read as read_settings
-from kvlearn.classroom.work import Job
+from kvlearn.classroom.work import Job, work
 
+# A worker is a process of its own, forked from one that has imported all that it needs and has no threads.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["kvlearn.classroom.work"])
+WORK = work
 ATTEMPTS = 2  # of a worker that is killed, before its submission is left for the next run
 
 
@@ -94,62 +97,88 @@ def grade(
 
 def _run(left: dict[str, str], folders, settings: Settings, api, result: Graded, tell) -> None:
     """Workers for all that is left; the gradebook is written here, one submission after the other."""
-    workers = SimpleQueue()  # each has a user of its own: a number is taken, and given back
-    for number in range(settings.cores):
-        workers.put(number)
+    workers = _Workers(folders, settings)
     start = time.monotonic()
     with ThreadPoolExecutor(settings.cores) as pool:
-        runs = {pool.submit(_execute, s, r, folders, settings, workers): s for s, r in left.items()}
-        for count, run in enumerate(as_completed(runs), 1):
-            student = runs[run]
-            problem = run.result() or _enter(api, folders.assignment, student)
-            if problem:
-                result.problems[student] = problem
-            else:
-                result.graded.append(student)
-            seconds = (time.monotonic() - start) / count * (len(left) - count)
-            rest = f", about {_in_words(seconds)} to go" if count < len(left) else ""
-            tell(
-                f"{count} of {len(left)}: {student} {'NOT graded: ' + problem if problem else 'graded'}{rest}"
-            )
+        runs = {pool.submit(workers.execute, student, record): student for student, record in left.items()}
+        try:
+            for count, run in enumerate(as_completed(runs), 1):
+                student = runs[run]
+                problem = run.result() or _enter(api, folders.assignment, student)
+                if problem:
+                    result.problems[student] = problem
+                else:
+                    result.graded.append(student)
+                seconds = (time.monotonic() - start) / count * (len(left) - count)
+                rest = f", about {_in_words(seconds)} to go" if count < len(left) else ""
+                said = f"NOT graded: {problem}" if problem else "graded"
+                tell(f"{count} of {len(left)}: {student} {said}{rest}")
+        except BaseException:  # Ctrl-C too: nobody waits for workers whose work nobody takes
+            pool.shutdown(wait=False, cancel_futures=True)
+            workers.stop()
+            raise
 
 
-def _execute(student: str, record: str, folders, settings: Settings, workers: SimpleQueue) -> str | None:
-    """Have a worker run a submission; a sentence if it could not be."""
-    executed = folders.executed(student)
-    if _made_of(executed) == record:
-        return None
-    worker = workers.get()
-    try:
-        job = Job(
-            submitted=str(folders.submitted(student)),
-            released=str(folders.released),
-            source=str(folders.source),
-            executed=str(executed),
-            record=record,
-            seeds=settings.hidden_seeds,
-            limits=asdict(_limits(settings)),
-            worker=worker,
-        )
-        for _ in range(ATTEMPTS):
-            done = subprocess.run(
-                [sys.executable, "-m", "kvlearn.classroom.work"],
-                input=job.write(),
-                capture_output=True,
-                text=True,
-                start_new_session=True,
+class _Workers:
+    """Processes that execute submissions, one for each."""
+
+    def __init__(self, folders, settings: Settings):
+        self.folders, self.settings = folders, settings
+        self.numbers = SimpleQueue()  # each has a user of its own: a number is taken, and given back
+        for number in range(settings.cores):
+            self.numbers.put(number)
+        self.processes, self.stopped = set(), False
+
+    def stop(self) -> None:
+        self.stopped = True
+        for process in tuple(self.processes):
+            sandbox.kill(process.pid)
+
+    def execute(self, student: str, record: str) -> str | None:
+        """Have a worker run a submission; a sentence if it could not be."""
+        folders, executed = self.folders, self.folders.executed(student)
+        if _made_of(executed) == record:
+            return None
+        number = self.numbers.get()
+        try:
+            job = Job(
+                submitted=folders.submitted(student),
+                released=folders.released,
+                source=folders.source,
+                executed=executed,
+                record=record,
+                seeds=self.settings.hidden_seeds,
+                limits=_limits(self.settings),
+                worker=number,
             )
-            if done.returncode >= 0:  # else it was killed, and not by its submission
-                break
-    finally:
-        workers.put(worker)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return f"its worker failed: {lines[-1] if lines else f'signal {-done.returncode}'}"
-    timestamp = folders.submitted(student).with_name("timestamp.txt")
-    if timestamp.exists():
-        shutil.copyfile(timestamp, executed.with_name("timestamp.txt"))
-    return None
+            told, problem = False, None
+            for _ in range(ATTEMPTS):
+                if not told and not self.stopped:
+                    told, problem = self._try(job)
+        finally:
+            self.numbers.put(number)
+        if not told:  # killed, and not by its submission
+            return "its worker was killed, twice"
+        if problem is None and folders.timestamp(student).exists():
+            shutil.copyfile(folders.timestamp(student), executed.with_name("timestamp.txt"))
+        return problem
+
+    def _try(self, job: Job) -> tuple[bool, str | None]:
+        """Whether the worker lived to say how it went, and what went wrong."""
+        receiver, sender = PROCESSES.Pipe(duplex=False)
+        process = PROCESSES.Process(target=WORK, args=(job, sender))
+        process.start()
+        self.processes.add(process)
+        sender.close()
+        if self.stopped:  # meanwhile
+            sandbox.kill(process.pid)
+        try:
+            return True, receiver.recv()
+        except EOFError:
+            return False, None
+        finally:
+            process.join()
+            self.processes.discard(process)
 
 
 def _enter(api: NbGraderAPI, assignment: str, student: str) -> str | None:
@@ -225,6 +254,9 @@ class _Folders:
 
     def submitted(self, student: str) -> Path:
         return self._of("submitted", student)
+
+    def timestamp(self, student: str) -> Path:
+        return self.submitted(student).with_name("timestamp.txt")
 
     def executed(self, student: str) -> Path:
         return self._of("executed", student)

@@ -1,0 +1,136 @@
+"""A class that hands in all that can be handed in, graded whole: collect, sandbox, nbgrader, gradebook."""
+
+import hashlib
+import shutil
+import time
+
+import nbformat
+import pytest
+from submissions import ASSIGNMENT, CLASS, ROOT
+from walls import first_fails_then_sleeps, killed, needs_walls
+
+from kvlearn.classroom import collect, course, grade, settings
+
+pytestmark = [needs_walls, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+def fingerprint(folder):
+    """A hash of all files of the library: what submissions must not change."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """{student: (points of split_heads, of merge_heads, the graded notebook as text)}, and the root."""
+    root = tmp_path_factory.mktemp("course")
+    for folder in ("exercises", "solutions"):
+        shutil.copytree(ROOT / folder / ASSIGNMENT, root / folder / ASSIGNMENT)
+    shutil.copy(ROOT / course.CONFIG, root)
+    settings.create(root)
+    path = settings.file_of(root)
+    text = path.read_text(encoding="utf-8")
+    text = text.replace("cell_seconds = 60", "cell_seconds = 15").replace(
+        'memory = "6GiB"', 'memory = "3GiB"'
+    )
+    path.write_text(text, encoding="utf-8")
+    downloads = root / "downloads"
+    downloads.mkdir()
+    for student, submission in CLASS.items():
+        (downloads / f"{student}_1_2_{ASSIGNMENT} (1).ipynb").write_bytes(submission.data)
+    before = fingerprint(ROOT / "kvlearn")
+    found = collect.collect(root, downloads, settings.read(root).patterns, course.assignments(root))
+    assert {s.student for s in found.collected} == set(CLASS) and not found.unmatched + found.problems
+    api = course.open_course(root)
+    assert api.generate_assignment(ASSIGNMENT, force=True, create=True)["success"]
+    lines = []
+    done = grade.grade(root, ASSIGNMENT, tell=lines.append)
+    assert done.problems == {} and sorted(done.graded) == sorted(CLASS)
+    assert len(lines) == len(CLASS) and "to go" in lines[0] and "to go" not in lines[-1]
+    assert fingerprint(ROOT / "kvlearn") == before
+    results = {}
+    with api.gradebook as gradebook:
+        for student in CLASS:
+            notebook = gradebook.find_submission_notebook(ASSIGNMENT, ASSIGNMENT, student)
+            points = {one.name: one.score for one in notebook.grades}
+            file = root / "classroom" / "autograded" / student / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+            results[student] = (points["split_heads-check"], points["merge_heads-check"]), file
+    return results, root
+
+
+@pytest.mark.parametrize("student", CLASS)
+def test_everyone_gets_what_the_answers_are_worth(student, graded):
+    """A submission that is graded wrongly, or takes another's grade with it; a reason that is not said."""
+    points, file = graded[0][student]
+    assert points == CLASS[student].points
+    notebook = nbformat.read(file, as_version=4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    told = [str(dict(output)) for output in outputs] + [str(dict(notebook.metadata.kvlearn))]
+    assert CLASS[student].said in "\n".join(told)
+
+
+def test_a_second_run_grades_nobody_again(graded):
+    """A run that starts anew each time; a grade that changes without anything new."""
+    root = graded[1]
+    again = grade.grade(root, ASSIGNMENT)
+    assert sorted(again.unchanged) == sorted(CLASS) and again.graded == []
+
+
+def test_a_run_that_was_broken_off_goes_on(graded):
+    """What is left, and only that: one notebook that no worker has run, and one that the gradebook lacks."""
+    root = graded[1] / "classroom"
+    shutil.rmtree(root / "executed" / "half")
+    shutil.rmtree(root / "autograded" / "half")
+    shutil.rmtree(root / "autograded" / "perfect")
+    kept = (root / "executed" / "perfect" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb").stat().st_mtime_ns
+    again = grade.grade(graded[1], ASSIGNMENT)
+    assert sorted(again.graded) == ["half", "perfect"]
+    assert (root / "executed" / "perfect" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb").stat().st_mtime_ns == kept
+    with course.open_course(graded[1]).gradebook as gradebook:
+        assert gradebook.find_submission(ASSIGNMENT, "half").score == 1
+        assert gradebook.find_submission(ASSIGNMENT, "perfect").score == 2
+
+
+def forget(root, *students):
+    for step in ("executed", "autograded"):
+        for student in students:
+            shutil.rmtree(root / "classroom" / step / student)
+
+
+def test_a_worker_that_is_killed_costs_nothing(graded, monkeypatch):
+    """A worker killed on the way: tried again, and then left for the next run with a sentence."""
+    root = graded[1]
+    forget(root, "perfect")
+    with monkeypatch.context() as patch:
+        patch.setattr(grade, "WORK", killed)
+        first = grade.grade(root, ASSIGNMENT, ["perfect"])
+    assert first.problems == {"perfect": "its worker was killed, twice"} and first.graded == []
+    assert grade.grade(root, ASSIGNMENT, ["perfect"]).graded == ["perfect"]
+
+
+def test_an_interrupt_takes_the_workers_along(graded, monkeypatch):
+    """Ctrl-C that waits for workers, ten minutes each, or leaves them running."""
+    root, lines = graded[1], []
+    forget(root, "perfect", "half")
+
+    def interrupt(line):
+        lines.append(line)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grade, "WORK", first_fails_then_sleeps)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        grade.grade(root, ASSIGNMENT, ["perfect", "half"], tell=interrupt)
+    assert time.monotonic() - start < 60 and len(lines) == 1
+
+
+def test_what_cannot_be_graded_is_said(graded, tmp_path):
+    """No such assignment, nothing handed in, somebody unknown: a sentence, and nothing written."""
+    root = graded[1]
+    with pytest.raises(course.CourseError, match="There is no assignment '07'. There is: 00_start_here"):
+        grade.grade(root, "07")
+    with pytest.raises(course.CourseError, match="nobody has handed in nothing"):
+        grade.grade(root, ASSIGNMENT, ["nobody"])
+    with pytest.raises(course.CourseError, match="is not the folder of the course"):
+        settings.create(tmp_path)
+        grade.grade(tmp_path, ASSIGNMENT)
