@@ -18,5 +18,6 @@ nbgrader keeps the grades and does the grading; these files fit it to this cours
     feedback.py   a page for each student; sections.py says where to read, pages.py writes HTML
     report.py     a report for the instructor: which misconceptions, how many
     export.py     grades as CSV: plain, Canvas, Moodle
+    validate.py   for the student: which exercises of a notebook are right; a workflow runs it on each push
     command.py    the commands `kvlearn classroom ...`
 """
