@@ -83,7 +83,7 @@ def test_the_model_s_own_context_is_the_default():
         ("llama-3.1-8b --cache int4 --residual 128", "the last 128 or more in full"),
         ("llama-3.1-8b --cache q8_0", "x 8.5 bits / 8 (8 and its scales)"),
         ("llama-3.1-8b --block 16 --context 17", "x 17 tokens, in blocks of 16"),
-        ("llama-3.1-70b --ranks 16", "80 layers x 2 x 1 KV heads x 128 x 2 bytes"),
+        ("llama-3.1-70b --ranks 16", "80 layers x 2 x 1 KV head x 128 x 2 bytes"),
         ("llama-3.1-70b --ranks 2 --memory 80GiB", "70,553,706,496 parameters x 16 bits / 8 / 2 ranks"),
         ("mistral-7b-v0.1 --context 8k --gpu 4090", "no limit: every layer has a window"),
         ("llama-4-scout --context 8k", "say how many: --parameters 8B"),

@@ -82,7 +82,7 @@ def collect(
             typer.echo(f"{verb}: {submission.student}, {submission.assignment} ({submission.file.path})")
     typer.echo(
         f"{len(found.collected)} new, {len(found.replaced)} newer, {len(found.unchanged)} as they were, "
-        f"{len(found.older)} older, {len(found.unmatched)} that no pattern fits, {len(found.problems)} problems."
+        f"{len(found.older)} older; {len(found.unmatched)} fit no pattern; {len(found.problems)} problems."
     )
     for path in found.unmatched:
         typer.echo(f"no pattern fits: {path}", err=True)

@@ -11,13 +11,13 @@ import os
 import sqlite3
 import sys
 from pathlib import Path
+from unittest import mock
 
 import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.utils import setenv
 from traitlets.config import Config, PyFileConfigLoader
 
 CONFIG = "nbgrader_config.py"
@@ -102,10 +102,11 @@ def make_gradebook(course: CourseDirectory) -> None:
     if not course.db_url.startswith("sqlite:///") or (path.exists() and path.stat().st_size):
         return
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    # nbgrader runs `alembic` from the PATH, where it is missing when the environment is not activated.
+    # nbgrader runs `alembic` from the PATH, where it is missing when the environment is not activated. (Its
+    # own `setenv` will not do: it looks up a variable by its new value, and takes PATH away afterwards.)
     here = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     try:
-        with setenv(PATH=here), Gradebook(f"sqlite:///{part}", course.course_id):
+        with mock.patch.dict(os.environ, PATH=here), Gradebook(f"sqlite:///{part}", course.course_id):
             pass
         part.replace(path)
     except Exception as error:  # of SQLAlchemy, of the disk, of alembic

@@ -1,6 +1,7 @@
 """nbgrader's folders and gradebook for the course: one answer for `nbgrader` and for `kvlearn classroom`."""
 
 import logging
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -124,12 +125,14 @@ def full_disk(url, course_id):
 
 
 def test_the_gradebook_is_made_where_the_environment_is_not_activated(root, monkeypatch):
-    """nbgrader runs `alembic` from the PATH: FileNotFoundError for who starts .venv/bin/kvlearn."""
+    """nbgrader runs `alembic` from the PATH: FileNotFoundError for who starts .venv/bin/kvlearn. And a PATH
+    that is gone afterwards, as nbgrader's own setenv leaves it."""
     shutil.rmtree(root / "classroom")
     monkeypatch.setenv("PATH", "/nowhere")
     path = course.gradebook_path(course.open_course(root).coursedir)
     with sqlite3.connect(path) as database:
         assert len(database.execute("SELECT version_num FROM alembic_version").fetchall()) == 1
+    assert os.environ["PATH"] == "/nowhere"
 
 
 def test_a_file_that_is_no_gradebook(root):
