@@ -12,6 +12,8 @@ import pytest
 from kvlearn.classroom import course
 from kvlearn.classroom.course import CourseError
 
+pytestmark = pytest.mark.slow  # gradebooks and processes: half a minute in all
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

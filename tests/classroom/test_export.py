@@ -13,6 +13,8 @@ from kvlearn.classroom import course, export
 from kvlearn.classroom.course import CourseError
 from kvlearn.classroom.export import ExportError
 
+pytestmark = pytest.mark.slow  # gradebooks and processes: half a minute in all
+
 ROOT = Path(__file__).resolve().parents[2]
 MASKING, ATTENTION = "02_causal_masking", "01_attention"
 

@@ -12,6 +12,8 @@ from kvlearn.classroom.course import CourseError
 from kvlearn.classroom.graded import Points, Submission
 from kvlearn.classroom.outcomes import outcomes
 
+pytestmark = pytest.mark.slow  # gradebooks and processes: half a minute in all
+
 NAME = "attention_weights"
 BOMB = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 

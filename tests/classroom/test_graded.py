@@ -7,6 +7,8 @@ from kvlearn.classroom import course
 from kvlearn.classroom.course import CourseError
 from kvlearn.classroom.graded import graded, read_graded
 
+pytestmark = pytest.mark.slow  # gradebooks and processes: half a minute in all
+
 NAME = "attention_weights"
 
 

@@ -12,6 +12,8 @@ from kvlearn.classroom.course import CourseError
 from kvlearn.classroom.graded import Submission
 from kvlearn.classroom.outcomes import outcomes
 
+pytestmark = pytest.mark.slow  # gradebooks and processes: half a minute in all
+
 WEIGHTS, ATTEND = "attention_weights", "scaled_dot_product_attention"
 SLOW = error("CellTimeoutError", "This cell had not ended after 60 seconds, and was ended.")
 

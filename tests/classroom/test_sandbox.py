@@ -13,6 +13,8 @@ from walls import inside, needs_walls
 from kvlearn.classroom import sandbox
 from kvlearn.classroom.sandbox import Limits
 
+pytestmark = pytest.mark.slow  # each starts a Python of its own
+
 ROOT = Path(sandbox.PACKAGE).parent
 
 

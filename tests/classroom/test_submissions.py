@@ -30,9 +30,7 @@ def graded(tmp_path_factory):
     settings.create(root)
     path = settings.file_of(root)
     text = path.read_text(encoding="utf-8")
-    text = text.replace("cell_seconds = 60", "cell_seconds = 8").replace(
-        'memory = "6GiB"', 'memory = "3GiB"'
-    )
+    text = text.replace("cell_seconds = 60", "cell_seconds = 8").replace('memory = "6GiB"', 'memory = "3GiB"')
     path.write_text(text, encoding="utf-8")
     downloads = root / "downloads"
     downloads.mkdir()

@@ -8,6 +8,8 @@ from nbgrader.utils import compute_checksum
 
 from kvlearn.classroom import validate
 
+pytestmark = pytest.mark.slow  # gradebooks and processes: half a minute in all
+
 
 def check(name, source):
     facts = {"grade": True, "locked": True, "points": 2, "cell_type": "code"}
