@@ -7,7 +7,6 @@ half-written. The folders are nbgrader's, so its own commands go on from there.
 """
 
 import functools
-import os
 import re
 import unicodedata
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from nbgrader.utils import parse_utc
 
 from kvlearn.classroom import downloads
 from kvlearn.classroom.downloads import Download
+from kvlearn.classroom.files import write_whole
 
 # What browsers and platforms put behind a name that is taken: " (1)", "-1", " - Copy", " copy 2".
 SUFFIX = r"(?P<copy{n}>(?:\s*\(\d+\)|-\d+| - Copy| copy(?: \d+)?)*)"
@@ -233,12 +233,11 @@ def store(submission: Submission, submitted: Path, result: Collected) -> bool:
         if existing is not None and submission.time <= _time_of(folder):
             result.older.append(submission)
             return True
-        folder.mkdir(parents=True, exist_ok=True)
         # The notebook goes first: cut off between the two, the next run sees a newer one and goes on.
-        _write(target, data)
+        write_whole(target, data)
         if submission.id:
-            _write(folder / "platform_id.txt", submission.id.encode())
-        _write(folder / "timestamp.txt", f"{submission.time:%Y-%m-%d %H:%M:%S.%f} UTC".encode())
+            write_whole(folder / "platform_id.txt", submission.id.encode())
+        write_whole(folder / "timestamp.txt", f"{submission.time:%Y-%m-%d %H:%M:%S.%f} UTC".encode())
     except OSError as error:
         reason = error.strerror or error
         result.problems.append(f"{submission.file.path} could not be written to {folder}: {reason}.")
@@ -253,17 +252,3 @@ def _time_of(folder: Path) -> datetime:
         return parse_utc((folder / "timestamp.txt").read_text(encoding="utf-8").strip()).replace(tzinfo=UTC)
     except (OSError, ValueError, OverflowError):
         return datetime.min.replace(tzinfo=UTC)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """The file whole or as it was."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

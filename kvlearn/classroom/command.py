@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from kvlearn.classroom import collect as downloads
-from kvlearn.classroom import course, export, feedback, grade, report, settings
+from kvlearn.classroom import course, export, feedback, grade, release, report, settings
+from kvlearn.classroom.sandbox import SandboxError
 
 app = typer.Typer(
     help="Release the exercises, collect, grade, and explain. Run it in the folder of the course.",
@@ -16,14 +17,17 @@ app = typer.Typer(
 )
 Assignment = Annotated[str, typer.Argument(help="An assignment, or its beginning: 02.")]
 Assignments = Annotated[list[str] | None, typer.Argument(help="Assignments, or their beginnings; none: all.")]
+Students = Annotated[list[str] | None, typer.Option("--student", help="Only this one; may be given again.")]
 
 
 @contextmanager
-def _sentences() -> Iterator[None]:
-    """What is wrong is one sentence, and exit code 2."""
+def _course() -> Iterator[Path]:
+    """The folder of the course, for this command alone; what is wrong is one sentence, and exit code 2."""
     try:
-        yield
-    except (ValueError, OSError) as error:
+        root = _root()
+        with course.alone(root):
+            yield root
+    except (ValueError, OSError, SandboxError) as error:
         text = str(error)
         if isinstance(error, OSError) and error.strerror:
             text = f"{error.filename or 'A file'}: {error.strerror}."
@@ -34,28 +38,21 @@ def _sentences() -> Iterator[None]:
 @app.command()
 def start() -> None:
     """Make classroom/ with the settings of this class."""
-    with _sentences():
-        root = _root()
+    with _course() as root:
         course.open_course(root)
         path, written = settings.create(root)
         settings.read(root)
     typer.echo(f"{path}: {'written; look through it once.' if written else 'is there, and can be read.'}")
 
 
-@app.command()
-def release(assignments: Assignments = None) -> None:
+@app.command("release")
+def release_command(assignments: Assignments = None) -> None:
     """Put assignments into the gradebook; what students get lies in exercises/."""
-    with _sentences():
-        root = _root()
+    with _course() as root:
         settings.read(root)
         names = [course.find_assignment(root, name) for name in assignments or course.assignments(root)]
-        api = course.open_course(root)
         for name in names:
-            before = course.released(root, name)
-            outcome = api.generate_assignment(name, force=True, create=True)
-            if not outcome["success"]:
-                raise course.CourseError(f"nbgrader cannot release {name}:\n{outcome.get('log', '')}")
-            if course.released(root, name).cells != before.cells:
+            if release.release(root, name):
                 typer.echo(f"exercises/{name} is new: it did not equal solutions/{name}.")
             typer.echo(f"{name}: in the gradebook. Students get exercises/{name}/{name}.ipynb.")
 
@@ -68,8 +65,7 @@ def collect(
     ] = None,
 ) -> None:
     """Sort downloads into classroom/submitted/. Exit code 1: some fit no pattern; they are listed."""
-    with _sentences():
-        root = _root()
+    with _course() as root:
         name = course.find_assignment(root, assignment) if assignment else None
         patterns = settings.read(root).patterns
         found = downloads.collect(root, folder, patterns, course.assignments(root), name)
@@ -92,15 +88,10 @@ def collect(
 
 
 @app.command("grade")
-def grade_command(
-    assignment: Assignment,
-    student: Annotated[
-        list[str] | None, typer.Option(help="Only this one; may be given several times.")
-    ] = None,
-) -> None:
+def grade_command(assignment: Assignment, student: Students = None) -> None:
     """Grade what is new, in a sandbox, in parallel. Exit code 1: some could not be graded."""
-    with _sentences():
-        done = grade.grade(_root(), assignment, student, typer.echo)
+    with _course() as root:
+        done = grade.grade(root, assignment, student, typer.echo)
     typer.echo(
         f"{len(done.graded)} graded, {len(done.unchanged)} as they were, {len(done.problems)} not graded."
     )
@@ -112,10 +103,11 @@ def grade_command(
 @app.command("feedback")
 def feedback_command(
     assignment: Annotated[str | None, typer.Argument(help="An assignment; none: all.")] = None,
+    student: Students = None,
 ) -> None:
     """Write a page for each student: points, what was misunderstood, where to read."""
-    with _sentences():
-        written = feedback.write(_root(), assignment, tell=typer.echo)
+    with _course() as root:
+        written = feedback.write(root, assignment, student, typer.echo)
     typer.echo(f"{len(written.paths)} pages in classroom/feedback/.")
     for name, problem in written.problems.items():
         typer.echo(f"{name}: {problem}", err=True)
@@ -128,11 +120,11 @@ def report_command(
     names: Annotated[bool, typer.Option("--names", help="List who to talk to.")] = False,
 ) -> None:
     """What the class has misunderstood: a table here, and a page with a figure."""
-    with _sentences():
-        root = _root()
-        for one in report.read(root, assignment, names):
+    with _course() as root:
+        reports = report.read(root, assignment, names)
+        for one in reports:
             typer.echo(report.table(one) + "\n")
-        path = report.write(root, assignment, names)
+        path = report.write(root, reports, names)
     typer.echo(f"As a page: {path}")
 
 
@@ -146,8 +138,8 @@ def export_command(
     ] = False,
 ) -> None:
     """Write the grades for a learning platform."""
-    with _sentences():
-        done = export.export(_root(), to, style, assignment or (), unfinished)
+    with _course() as root:
+        done = export.export(root, to, style, assignment or (), unfinished)
     typer.echo(f"{done.path}: {done.students} students.")
     if done.waiting:
         typer.echo(f"{len(done.waiting)} grades wait for grading by hand (nbgrader's formgrader).")

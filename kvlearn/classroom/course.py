@@ -8,17 +8,26 @@ hand in, what was graded, the feedback and the gradebook.
 import difflib
 import logging
 import os
+import re
 import sqlite3
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
 import nbformat
+from filelock import FileLock, Timeout
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
+from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
+
+# nbgrader's way with its own database, which an instructor can do nothing about.
+warnings.filterwarnings("ignore", category=SAWarning, module="nbgrader")
 
 CONFIG = "nbgrader_config.py"
 
@@ -65,6 +74,28 @@ def open_course(root: Path) -> NbGraderAPI:
         return NbGraderAPI(coursedir=course, config=settings)
     finally:
         log.disabled = before
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Keep other commands away from classroom/ meanwhile. Raises CourseError where one is at work."""
+    folder = Path(root) / "classroom"
+    if not folder.is_dir():  # nothing there yet to get into disorder
+        yield
+        return
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise CourseError(
+            f"Another `kvlearn classroom` command is at work in {folder}. Wait for its end, then try again."
+        ) from None
+    except OSError as error:
+        raise CourseError(f"{folder} cannot be written: {error.strerror or error}.") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def gradebook_path(course: CourseDirectory) -> Path:
@@ -137,13 +168,24 @@ def find_assignment(root: Path, name: str) -> str:
     raise CourseError(f"There is no assignment {name!r}. There is: {', '.join(close)}.")
 
 
+def released_path(root: Path, assignment: str) -> Path:
+    folder = Path(root) / config(root).CourseDirectory.release_directory
+    return folder / assignment / f"{assignment}.ipynb"
+
+
 def released(root: Path, assignment: str) -> NotebookNode:
     """The notebook that students were given. Raises CourseError."""
-    folder = Path(root) / config(root).CourseDirectory.release_directory
-    path = folder / assignment / f"{assignment}.ipynb"
+    path = released_path(root, assignment)
     try:
         return nbformat.read(path, as_version=4)
     except OSError as error:
         raise CourseError(f"{path} cannot be read: {error.strerror or error}.") from None
     except (ValueError, nbformat.ValidationError):
         raise CourseError(f"{path} is not a notebook. `python3 dev.py build` makes it again.") from None
+
+
+def reason(outcome: dict) -> str:
+    """Why a command of nbgrader's API failed: the last error of its log, in one line."""
+    text = outcome.get("error") or outcome.get("log") or "no reason was given"
+    errors = re.findall(r"^\s*(?:\w+\.)*\w*(?:Error|Exception|Entry): (.+)$", text, flags=re.MULTILINE)
+    return (errors or text.strip().splitlines())[-1]

@@ -24,6 +24,7 @@ from traitlets import Any, Bool, Integer, List
 
 from kvlearn.classroom import sandbox
 from kvlearn.classroom.results import MIME
+from kvlearn.classroom.sandbox import SandboxError
 
 MOST_OUTPUT = 200_000  # characters that are kept of the output of a cell
 BEFORE_ALL = "import kvlearn.classroom.inside"
@@ -79,7 +80,9 @@ class ConfinedExecute(Execute):
                     for running in range(done, len(nb.cells)):
                         self._run(running)
                         done = running + 1
-            except (DeadKernelError, CellTimeoutError, OutOfTime) as error:
+            except (DeadKernelError, CellTimeoutError, OutOfTime, SandboxError) as error:
+                if isinstance(error, SandboxError) and not self._lost:
+                    raise
                 if running is None or time.monotonic() >= self._deadline:
                     self._give_up(nb.cells[done:])
                     break
@@ -96,20 +99,43 @@ class ConfinedExecute(Execute):
         )
         self.reset_execution_trackers()
         self._check_assign_resources(resources)
-        manager, start = self.km, time.monotonic()
+        manager, start, ready = self.km, time.monotonic(), False
+        # A file, not the terminal: what student code writes there itself is no message of a cell.
+        said = tempfile.TemporaryFile()
+        streams = {"stdout": said, "stderr": said}
         try:
-            with self.setup_kernel(cwd=str(manager.folder), env=sandbox.environment(str(manager.folder))):
+            with self.setup_kernel(
+                cwd=str(manager.folder), env=sandbox.environment(str(manager.folder)), **streams
+            ):
                 self._watch = sandbox.Watch(manager.provisioner.process.pid, self.limits.memory_bytes)
                 self._watch.start()
                 try:
-                    self._apart(new_code_cell(BEFORE_ALL, metadata={"ours": True}))
+                    self._prepare()
+                    ready = True
                     self._deadline += time.monotonic() - start  # what we do first is not the student's time
                     yield
                 finally:
                     self._watch.stop()
                     sandbox.kill(manager.provisioner.process.pid)
+        except (RuntimeError, DeadKernelError, CellTimeoutError) as error:
+            if ready or isinstance(error, SandboxError):
+                raise
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
+            raise SandboxError(f"Python did not start in the sandbox: {last[0]}") from None
         finally:
+            said.close()
             manager.remove_folder()
+
+    def _prepare(self) -> None:
+        """Import the checks, before any line of the student's."""
+        cell = new_code_cell(BEFORE_ALL, metadata={"ours": True})
+        self._apart(cell)
+        for output in cell.outputs:
+            if output.output_type == "error":
+                raise SandboxError(
+                    f"The checks did not start in the sandbox: {output.ename}: {output.evalue}"
+                )
 
     # Cells -------------------------------------------------------------------------------------------
 
@@ -170,27 +196,30 @@ class ConfinedExecute(Execute):
         return max(1, round(min(self.limits.cell_seconds, left)))
 
     def _lose(self, cell, error) -> None:
+        name = type(error).__name__
         if self._watch.exceeded or self._ran_out_of_memory(cell):
-            gibibytes = self.limits.memory_bytes / 2**30
+            name, gibibytes = "OutOfMemory", self.limits.memory_bytes / 2**30
             why = f"This cell took more than {gibibytes:g} GiB of memory, and was ended."
         elif isinstance(error, CellTimeoutError):
             why = f"This cell had not ended after {self.limits.cell_seconds} seconds, and was ended."
         else:
             why = "This cell ended Python itself, by os._exit or quit, or by a crash."
         self._lost[_name(cell)] = why
-        cell.outputs = [*cell.get("outputs", []), error_output(type(error).__name__, why)]
+        cell.outputs = [*cell.get("outputs", []), error_output(name, why)]
 
     def _ran_out_of_memory(self, cell) -> bool:
         return any(output.get("ename") == "MemoryError" for output in cell.get("outputs", []))
 
     def _give_up(self, cells) -> None:
         limit = self.limits.submission_seconds
+        name = "NotRun"
         why = f"The notebook had not ended after {limit} seconds in all; this cell was not run to its end."
         if time.monotonic() < self._deadline:
+            name = "NotRunAgain"
             why = "The cells before this one could not be run a second time; this cell was not run."
         for cell in cells:
             if cell.cell_type == "code":
-                cell.outputs = [error_output("NotRun", why)]
+                cell.outputs = [error_output(name, why)]
 
 
 def error_output(name: str, text: str) -> NotebookNode:

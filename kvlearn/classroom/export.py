@@ -15,7 +15,6 @@ Import > CSV file reads the same file by the column `Email address`.
 
 import csv
 import io
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from nbgrader.plugins import ExportPlugin
 from traitlets import Bool, Unicode
 
 from kvlearn.classroom import course
+from kvlearn.classroom.files import write_whole
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -199,14 +199,9 @@ def write(path: Path, rows: list[list[str]]) -> None:
     """The whole file or nothing. ExportError."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerows([cell(value) for value in row] for row in rows)
-    part = path.with_name(f".{path.name}.part")
+    if not path.parent.is_dir():  # a typing error sooner than a wish for a new folder
+        raise ExportError(f"{path} could not be written: there is no folder {path.parent}.")
     try:
-        with open(part, "w", encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        write_whole(path, text.getvalue())
     except OSError as error:
-        raise ExportError(f"{path} could not be written: {error.strerror or error}.") from None
-    finally:
-        part.unlink(missing_ok=True)
+        raise ExportError(f"{path} could not be written: {error.strerror}.") from None

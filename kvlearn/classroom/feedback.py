@@ -17,9 +17,10 @@ from pathlib import Path
 
 from kvlearn.classroom import graded
 from kvlearn.classroom.course import CourseError
+from kvlearn.classroom.files import write_whole
 from kvlearn.classroom.graded import Submission
 from kvlearn.classroom.outcomes import PROSE, Outcome
-from kvlearn.classroom.pages import render, write_whole
+from kvlearn.classroom.pages import render
 from kvlearn.classroom.sections import where_to_read
 
 FILE = "feedback.html"
@@ -64,8 +65,8 @@ def write(
             path = Path(root) / "classroom" / "feedback" / submission.student / name / FILE
             try:
                 written.paths.append(write_whole(path, page(submission)))
-            except CourseError as error:
-                problems[submission.student] = str(error)
+            except OSError as error:
+                problems[submission.student] = f"{path} could not be written: {error.strerror}."
         written.problems |= {f"{student}, {name}": why for student, why in problems.items()}
         if chosen:
             tell(f"{name}: feedback for {len(chosen) - len(problems)} of {len(chosen)}")

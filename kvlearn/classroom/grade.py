@@ -185,8 +185,7 @@ def _enter(api: NbGraderAPI, assignment: str, student: str) -> str | None:
     """Put an executed submission into the gradebook; a sentence if nbgrader could not."""
     outcome = api.autograde(assignment, student, force=True, create=True)
     if not outcome["success"]:
-        words = (outcome.get("error") or outcome.get("log") or "").strip().splitlines()
-        return f"nbgrader could not grade it: {words[-1] if words else 'no reason given'}"
+        return f"nbgrader could not grade it: {course.reason(outcome)}"
     return None
 
 

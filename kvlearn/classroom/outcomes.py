@@ -19,11 +19,26 @@ STATES = ("right", "wrong", "stopped", "not written")
 PROSE = "in words"  # the state of an answer that a person reads
 
 # Errors by which `execute` says that a cell did not come to its end, and what was used up.
-STOPPED = {"CellTimeoutError": "time", "DeadKernelError": "crash", "NotRun": "time", "NoResult": "crash"}
+STOPPED = {
+    "CellTimeoutError": "time",
+    "NotRun": "time",
+    "OutOfMemory": "memory",
+    "DeadKernelError": "crash",
+    "NotRunAgain": "crash",
+    "NoResult": "crash",
+}
 ADVICE = {
     "time": "Is there a loop that never ends, or an input() that waits for somebody?",
     "memory": "Is there a tensor or a list that grows in a loop, or one of far too large a shape?",
     "crash": "Take out exit(), quit() and os._exit(); restart your kernel, and run all cells from the top.",
+}
+# What to do about an error of Python's in the cell of an answer, where its own words do not say it.
+ABOUT = {
+    "StdinNotImplementedError": "It calls input(), and nobody is there to type when it is graded. Write the "
+    "value into the code instead.",
+    "MemoryError": ADVICE["memory"],
+    "ModuleNotFoundError": "It is graded with the packages that the course installs, and no others.",
+    "NotImplementedError": "Take the line `raise NotImplementedError` out once your answer is there.",
 }
 MOST_CHARACTERS, MOST_LINES = 20_000, 400
 NO_TEXT = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # colours, control characters
@@ -184,7 +199,12 @@ def _of_errors(name: str, cell, answer) -> dict:
     if failed:
         return _said(name, plain(failed.evalue))
     if theirs:
-        return {"state": "wrong", "reason": f"Your answer's cell ended in an error. {_line(theirs[0])}"}
+        about = ABOUT.get(theirs[0].ename)
+        advice = f"\n{about}" if about else ""
+        return {
+            "state": "wrong",
+            "reason": f"Your answer's cell ended in an error. {_line(theirs[0])}{advice}",
+        }
     if not mine:
         ran = cell.get("execution_count") is not None or cell.get("outputs")
         return {"state": "right"} if ran else _stopped("The check", None)
@@ -200,10 +220,6 @@ def _of_errors(name: str, cell, answer) -> dict:
 def _stopped(where: str, error) -> dict:
     said = plain(error.evalue) if error else "It was not run."
     by = STOPPED[error.ename] if error else "crash"
-    if "of memory" in said:
-        by = "memory"
-    elif error and error.ename == "NotRun" and "second time" in said:
-        by = "crash"
     return {"state": "stopped", "stopped_by": by, "reason": f"{where} was stopped. {said}\n{ADVICE[by]}"}
 
 

@@ -1,13 +1,10 @@
 """Pages for people: HTML in one file, without JavaScript, fit for an attachment of a mail."""
 
-import os
 import re
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-
-from kvlearn.classroom.course import CourseError
 
 # Autoescape: whatever a page is given is text, never markup. Students write much of it.
 _TEMPLATES = Environment(
@@ -35,19 +32,3 @@ def number(value: float) -> str:
 
 
 _TEMPLATES.filters |= {"code": code, "number": number}
-
-
-def write_whole(path: Path, text: str) -> Path:
-    """Write a file whole or not at all. Raises CourseError."""
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_text(text, encoding="utf-8", newline="\n")
-            os.replace(part, path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise CourseError(f"{path} could not be written: {error.strerror or error}.") from None
-    return path

@@ -13,9 +13,10 @@ from markupsafe import Markup
 
 from kvlearn.checks import REGISTRY
 from kvlearn.classroom import graded, settings
+from kvlearn.classroom.files import write_whole
 from kvlearn.classroom.graded import Submission
 from kvlearn.classroom.outcomes import STATES, Outcome, plain
-from kvlearn.classroom.pages import number, render, write_whole
+from kvlearn.classroom.pages import number, render
 from kvlearn.classroom.sections import where_to_read
 
 
@@ -61,9 +62,9 @@ class Prose:
 class Report:
     """An assignment of a class.
 
-    mean, most: points of a submission, on average and at most. unread: sentences about submissions that
-    could not be read. copies: exercise -> answers that are the library's. talk: student -> reasons; empty
-    unless names were asked for.
+    mean, most: points of a submission by the checks, on average and at most; `prose` has the rest.
+    unread: sentences about submissions that could not be read. copies: exercise -> answers that are the
+    library's. talk: student -> reasons; empty unless names were asked for.
     """
 
     assignment: str
@@ -92,10 +93,9 @@ def read(root: Path, assignment: str | None = None, names: bool = False) -> list
     return reports
 
 
-def write(root: Path, assignment: str | None = None, names: bool = False) -> Path:
-    """Write classroom/reports/ASSIGNMENT.html, or classroom/reports/all.html. Raises as `read` does."""
-    reports = read(root, assignment, names)
-    name = "all" if assignment is None else reports[0].assignment
+def write(root: Path, reports: list[Report], names: bool = False) -> Path:
+    """Write classroom/reports/ASSIGNMENT.html; of several assignments all.html. Raises OSError."""
+    name = reports[0].assignment if len(reports) == 1 else "all"
     path = Path(root) / "classroom" / "reports" / f"{name}.html"
     return write_whole(path, page(reports, names=names))
 
@@ -119,11 +119,12 @@ def summarise(
             else:
                 checks.setdefault(outcome.grade_id, []).append(outcome)
     count = len(submissions)
+    checked = [[p for name, p in s.points.items() if name not in prose] for s in submissions]
     return Report(
         assignment=assignment,
         submissions=count,
-        mean=sum(submission.score for submission in submissions) / max(1, count),
-        most=max((submission.most for submission in submissions), default=0.0),
+        mean=sum(point.score for points in checked for point in points) / max(1, count),
+        most=max((sum(point.most for point in points) for points in checked), default=0.0),
         rows=tuple(_row(found) for found in checks.values()),
         misconceptions=_misconceptions(submissions),
         prose=tuple(_prose(found) for found in prose.values()),
@@ -219,7 +220,7 @@ def table(report: Report) -> str:
     plural = "submission" if report.submissions == 1 else "submissions"
     lines = [
         f"{report.assignment}: {report.submissions} {plural}, "
-        f"{number(report.mean)} of {number(report.most)} points on average",
+        f"{number(report.mean)} of {number(report.most)} points on average by the checks",
         *report.unread,
         "",
         f"{'exercise':{width}}  right  wrong  stopped  not written",

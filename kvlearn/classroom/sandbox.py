@@ -13,7 +13,9 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -46,14 +48,32 @@ class Limits:
     open_files: int = 512
 
 
+class SandboxError(RuntimeError):
+    """Why nothing can be run inside, in a sentence. No submission is the cause."""
+
+
 def missing() -> str | None:
-    """A sentence if student code would run without walls here, else None."""
-    if shutil.which("bwrap"):
-        return None
-    return (
-        "bubblewrap is not installed: student code can read what you can read, and reach the network. Limits "
-        "on time, memory, processes and files remain. On Debian and Ubuntu: apt install bubblewrap."
-    )
+    """A sentence if student code would run without walls here, else None.
+
+    Raises SandboxError where bubblewrap is installed and does not work.
+    """
+    if not shutil.which("bwrap"):
+        return (
+            "bubblewrap is not installed: student code can read what you can read, and reach the network. "
+            "Limits on time, memory, processes and files remain. "
+            "On Debian and Ubuntu: apt install bubblewrap."
+        )
+    with tempfile.TemporaryDirectory() as shared:
+        tried = subprocess.run(
+            [*_walls(Path(shared), Limits()), "true"], capture_output=True, text=True, errors="replace"
+        )
+    if tried.returncode:
+        said = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
+        raise SandboxError(
+            f"bubblewrap is installed, and cannot make its walls here: {said}. Nothing was graded. "
+            'docs/instructors.md says under "Before the first class" what helps.'
+        )
+    return None
 
 
 def command(inner: list[str], shared: Path, limits: Limits, worker: int = 0) -> list[str]:
@@ -97,7 +117,14 @@ def environment(home: str) -> dict[str, str]:
 
 def _walls(shared: Path, limits: Limits) -> list[str]:
     home = "/tmp/home"
-    words = ["bwrap", "--die-with-parent", "--clearenv", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
+    words = [
+        shutil.which("bwrap"),
+        "--die-with-parent",
+        "--clearenv",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+    ]
     words += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "classroom"]
     if os.geteuid() == 0:
         words += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -118,12 +145,8 @@ def _walls(shared: Path, limits: Limits) -> list[str]:
     seen = [sys.base_prefix, sys.prefix, str(PACKAGE), str(model_store.store())]
     for path in sorted({str(up) for end in (*seen, shared) for up in Path(end).parents[:-1]}):
         if not path.startswith(SYSTEM):
-            words += [
-                "--perms",
-                "0755",
-                "--dir",
-                path,
-            ]  # left to bwrap, folders on the way are its user's alone
+            # Left to bwrap, folders on the way are its user's alone.
+            words += ["--perms", "0755", "--dir", path]
     for path in seen:
         words += ["--ro-bind-try", path, path]
     return [*words, "--bind", str(shared), str(shared), "--chdir", home]

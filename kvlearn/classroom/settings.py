@@ -176,10 +176,10 @@ def _seconds(value) -> float:
 def _memory(value) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", value) if isinstance(value, str) else None
     if not found:
-        raise ValueError('it must be a text such as "6GiB" or "512MiB".')
+        raise ValueError('it must be a text such as "6GiB" or "3500MiB".')
     size = int(float(found[1]) * UNITS[found[2]])
-    if size < 256 * 2**20:
-        raise ValueError("it must be 256MiB or more: torch alone needs about that.")
+    if size < 2 * 2**30:
+        raise ValueError("it must be 2GiB or more: Python with torch in it does not start in 1 GiB.")
     return size
 
 

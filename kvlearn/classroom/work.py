@@ -14,9 +14,10 @@ from nbgrader.utils import is_grade
 
 from kvlearn.classroom.copies import copied
 from kvlearn.classroom.execute import ConfinedExecute, error_output
+from kvlearn.classroom.files import write_whole
 from kvlearn.classroom.repair import repair
 from kvlearn.classroom.results import MIME
-from kvlearn.classroom.sandbox import Limits
+from kvlearn.classroom.sandbox import Limits, SandboxError
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ def work(job: Job, sender) -> None:
     try:
         run(job)
         sender.send(None)
+    except SandboxError as error:
+        sender.send(str(error))
+    except OSError as error:
+        sender.send(f"{error.filename or job.executed}: {error.strerror or error}.")
     except Exception as error:  # ours, not the submission's: the others are graded all the same
         sender.send(f"its worker failed: {type(error).__name__}: {error}")
 
@@ -64,11 +69,7 @@ def run(job: Job) -> None:
             require_result(cell)
             let_warnings_be(cell)
     notebook.metadata["kvlearn"] = {"record": job.record, "notes": mended.notes, "copied": flagged}
-    path = job.executed
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    write_whole(job.executed, nbformat.writes(notebook) + "\n")
 
 
 def take_checks(notebook: NotebookNode, source: NotebookNode) -> None:

@@ -163,14 +163,14 @@ def test_a_run_cut_off_between_the_two_files_goes_on(tmp_path, folder, run, monk
     put(folder, "jane_02_causal_masking.ipynb", "one", when=2000)
     run()
     put(folder, "jane_02_causal_masking.ipynb", "two", when=3000)
-    write = module._write
+    write = module.write_whole
 
     def killed(path, data):
         if path.name == "timestamp.txt":
             raise KeyboardInterrupt
         write(path, data)
 
-    monkeypatch.setattr(module, "_write", killed)
+    monkeypatch.setattr(module, "write_whole", killed)
     with pytest.raises(KeyboardInterrupt):
         run()
     monkeypatch.undo()

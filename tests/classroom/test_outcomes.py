@@ -147,9 +147,7 @@ def test_cells_that_were_not_reached():
     late = error("NotRun", "The notebook had not ended after 600 seconds in all; this cell was not run.")
     found = one(late, left=[late])
     assert (found.state, found.stopped_by) == ("stopped", "time")
-    again = error(
-        "NotRun", "The cells before this one could not be run a second time; this cell was not run."
-    )
+    again = error("NotRunAgain", "The cells before this one could not be run a second time.")
     assert one(again, left=[again]).stopped_by == "crash"
     assert one(error("NoResult", "The check did not come to its end.")).state == "stopped"
 

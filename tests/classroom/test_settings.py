@@ -71,10 +71,10 @@ def test_all_settings_are_read(tmp_path):
     write(
         tmp_path,
         'hidden_seeds = [7, 9, 8]\npatterns = ["{student}-{notebook}.ipynb"]\ncell_seconds = 2.5\n'
-        'submission_seconds = 90\nmemory = "1.5GB"\nlibrary = "allow"\ncores = 3\n',
+        'submission_seconds = 90\nmemory = "2.5GB"\nlibrary = "allow"\ncores = 3\n',
     )
     assert settings.read(tmp_path) == settings.Settings(
-        (7, 9, 8), ("{student}-{notebook}.ipynb",), 2.5, 90, 1_500_000_000, "allow", 3
+        (7, 9, 8), ("{student}-{notebook}.ipynb",), 2.5, 90, 2_500_000_000, "allow", 3
     )
 
 
@@ -89,7 +89,7 @@ def test_all_settings_are_read(tmp_path):
         ("submission_seconds = nan", "submission_seconds = nan: it must be"),
         ("memory = 6", "memory = 6: it must be a text"),
         ('memory = "6 gigabytes"', "memory = '6 gigabytes': it must be a text"),
-        ('memory = "6MiB"', "memory = '6MiB': it must be 256MiB or more"),
+        ('memory = "6MiB"', "memory = '6MiB': it must be 2GiB or more"),
         ('library = "ignore"', 'library = \'ignore\': it must be "flag" or "allow"'),
         ("cores = -1", "cores = -1: it must be a whole number"),
         ("cores = 1.5", "cores = 1.5: it must be a whole number"),
