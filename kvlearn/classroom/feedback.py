@@ -2,8 +2,8 @@
 
 nbgrader's own `nbgrader generate_feedback` shows the student's whole notebook with its outputs and points. It
 stays as it is, for who wants that as well. This page adds what it has no room for: the mistake by its name,
-the hint that fits, the section of the lesson, notes about the file, and what stopped a cell in words that can
-be acted on.
+a hint where it has none, the section of the lesson, notes about the file, and what stopped a cell in words
+that can be acted on.
 
 Both write into classroom/feedback/STUDENT/ASSIGNMENT/. nbgrader leaves a folder that is there alone, and with
 `--force` empties it first: let it write first, then call `write`.
@@ -18,9 +18,10 @@ from pathlib import Path
 from kvlearn.classroom import graded
 from kvlearn.classroom.course import CourseError
 from kvlearn.classroom.files import write_whole
-from kvlearn.classroom.graded import Submission
+from kvlearn.classroom.graded import Points, Submission
 from kvlearn.classroom.outcomes import PROSE, Outcome
 from kvlearn.classroom.pages import render
+from kvlearn.classroom.reasons import DID_NOT_RUN, ELSE, GIVEN_CELL, KIND
 from kvlearn.classroom.sections import where_to_read
 
 FILE = "feedback.html"
@@ -76,21 +77,33 @@ def write(
 def page(submission: Submission) -> str:
     """The page as HTML, in one piece: no JavaScript, no other file, all that students wrote as text."""
     exercises = [
-        {
-            "outcome": outcome,
-            "points": submission.points.get(outcome.grade_id),
-            "comment": submission.comments.get(outcome.answer_id, ""),
-            "hint": hint(outcome),
-            "read": where_to_read(outcome.name) if outcome.state not in ("right", PROSE) else None,
-        }
+        _facts(outcome, submission.points.get(outcome.grade_id))
+        | {"comment": submission.comments.get(outcome.answer_id, "")}
         for outcome in submission.outcomes
     ]
-    return render("feedback.html.jinja", submission=submission, exercises=exercises)
+    go_on = any(outcome.state != "right" and not outcome.prose for outcome in submission.outcomes)
+    return render("feedback.html.jinja", submission=submission, exercises=exercises, go_on=go_on)
+
+
+def _facts(outcome: Outcome, points: Points | None) -> dict:
+    given = outcome.state == PROSE and points is not None and not points.waiting
+    return {
+        "outcome": outcome,
+        "points": points,
+        "state": "read" if given else outcome.state,
+        "hint": hint(outcome),
+        "read": where_to_read(outcome.name) if _about_the_lesson(outcome) else None,
+        "more": outcome.exercise is not None and _about_the_lesson(outcome),
+    }
 
 
 def hint(outcome: Outcome) -> str | None:
-    """The first hint of an exercise that is not right; the second where the mistake has been named."""
-    exercise = outcome.exercise
-    if exercise is None or outcome.state == "right":
-        return None
-    return exercise.hints[1 if outcome.misconception and len(exercise.hints) > 1 else 0]
+    """The first hint of an exercise, where neither a mistake has a name nor Python has said an error."""
+    unknown = outcome.state == "not written" or outcome.cause in (KIND, ELSE)
+    return outcome.exercise.hints[0] if outcome.exercise and unknown else None
+
+
+def _about_the_lesson(outcome: Outcome) -> bool:
+    """Whether reading helps: not against a missing colon, a loop, or a given cell that was changed."""
+    judged = outcome.state == "wrong" and outcome.cause not in (DID_NOT_RUN, GIVEN_CELL)
+    return judged or outcome.state == "not written"

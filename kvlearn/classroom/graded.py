@@ -60,6 +60,11 @@ class Submission:
     def most(self) -> float:
         return sum(points.most for points in self.points.values())
 
+    @property
+    def waiting(self) -> float:
+        """Points that a person has yet to give, at most."""
+        return sum(points.most for points in self.points.values() if points.waiting)
+
 
 def graded(root: Path, assignment: str | None = None) -> dict[str, list[str]]:
     """{assignment: [student, ...]} of what has been graded, in order; of one assignment, or of all.
@@ -82,26 +87,26 @@ def graded(root: Path, assignment: str | None = None) -> dict[str, list[str]]:
 def read_graded(root: Path, assignment: str, students: list[str]) -> tuple[list[Submission], dict[str, str]]:
     """The submissions of these students, and for each that cannot be read a sentence.
 
-    Raises CourseError where the gradebook is missing or is none.
+    Raises CourseError where the gradebook is missing or is none, or the notebook that students were given.
     """
     path = course.gradebook_path(CourseDirectory(config=course.config(root)))
     if not path.is_file():
         raise CourseError(f"{path} is not there. `kvlearn classroom grade {assignment}` makes it.")
-    read, problems = [], {}
+    read, problems, released = [], {}, course.released(root, assignment)
     with course.open_course(root).gradebook as gradebook:
         for student in students:
             try:
-                read.append(_read(Path(root), gradebook, assignment, student))
+                read.append(_read(Path(root), gradebook, assignment, student, released))
             except CourseError as error:
                 problems[student] = str(error)
     return read, problems
 
 
-def _read(root: Path, gradebook, assignment: str, student: str) -> Submission:
+def _read(root: Path, gradebook, assignment: str, student: str, released) -> Submission:
     path = root / "classroom" / "autograded" / student / assignment / f"{assignment}.ipynb"
     try:
         notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-        found = outcomes(notebook)
+        found = outcomes(notebook, released)
     except OSError as error:
         raise CourseError(f"{path} cannot be read: {error.strerror or error}.") from None
     except Exception:  # a file that was broken off, or that somebody has edited

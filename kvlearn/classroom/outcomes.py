@@ -13,35 +13,12 @@ from nbformat import NotebookNode
 from nbgrader.utils import compute_checksum, is_grade, is_solution, is_task
 
 from kvlearn.checks import REGISTRY, Exercise
+from kvlearn.classroom import reasons
+from kvlearn.classroom.reasons import DID_NOT_RUN, GIVEN_CELL, RAISED, STOPPED, error_line, plain
 from kvlearn.classroom.results import MIME
 
 STATES = ("right", "wrong", "stopped", "not written")
-PROSE = "in words"  # the state of an answer that a person reads
-
-# Errors by which `execute` says that a cell did not come to its end, and what was used up.
-STOPPED = {
-    "CellTimeoutError": "time",
-    "NotRun": "time",
-    "OutOfMemory": "memory",
-    "DeadKernelError": "crash",
-    "NotRunAgain": "crash",
-    "NoResult": "crash",
-}
-ADVICE = {
-    "time": "Is there a loop that never ends, or an input() that waits for somebody?",
-    "memory": "Is there a tensor or a list that grows in a loop, or one of far too large a shape?",
-    "crash": "Take out exit(), quit() and os._exit(); restart your kernel, and run all cells from the top.",
-}
-# What to do about an error of Python's in the cell of an answer, where its own words do not say it.
-ABOUT = {
-    "StdinNotImplementedError": "It calls input(), and nobody is there to type when it is graded. Write the "
-    "value into the code instead.",
-    "MemoryError": ADVICE["memory"],
-    "ModuleNotFoundError": "It is graded with the packages that the course installs, and no others.",
-    "NotImplementedError": "Take the line `raise NotImplementedError` out once your answer is there.",
-}
-MOST_CHARACTERS, MOST_LINES = 20_000, 400
-NO_TEXT = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # colours, control characters
+PROSE = "to be read"  # the state of an answer in words, which a person reads
 
 
 @dataclass(frozen=True)
@@ -49,14 +26,17 @@ class Outcome:
     """One graded cell of a submission.
 
     grade_id: nbgrader's name of the cell, such as "split_heads-again-check".
-    name, title: of the exercise; a cell that asks for no exercise of the course has its grade_id in words.
+    name, title: of the exercise; of a question in words the heading that the release gives it. What neither
+        knows has its grade_id in words.
     state: one of STATES; PROSE where a person gives the points.
     reason: why it is not right, in sentences, as the checker or Python said it.
     stopped_by: "time", "memory" or "crash" where the state is "stopped".
     misconception: the name of the mistake, where it is a known one.
+    cause: one of reasons.CAUSES where the answer is wrong, and its mistake has no name.
     other_inputs: found with the class's own seeds only: the student's own check had passed.
     library: the function that was handed over is one of the library's.
     answer, printed: source of the answer's cell, and what that cell left behind when it was run.
+    given: source of the cell of the release that the student has changed, and in which the error is.
     prose: a person gives the points, for an answer in words.
     """
 
@@ -67,10 +47,12 @@ class Outcome:
     reason: str = ""
     stopped_by: str | None = None
     misconception: str | None = None
+    cause: str | None = None
     other_inputs: bool = False
     library: bool = False
     answer: str = ""
     printed: str = ""
+    given: str = ""
     prose: bool = False
 
     @property
@@ -88,47 +70,52 @@ class Outcome:
         return self.grade_id.endswith("-again-check")
 
 
-def outcomes(notebook: NotebookNode) -> list[Outcome]:
-    """An Outcome for each graded cell, in the notebook's order."""
+def outcomes(notebook: NotebookNode, released: NotebookNode | None = None) -> list[Outcome]:
+    """An Outcome for each graded cell, in the notebook's order; `released` is what students were given."""
     answers = {cell.metadata.nbgrader.grade_id: cell for cell in notebook.cells if is_solution(cell)}
+    titles, changed = (_titles(released), _changed(notebook, released)) if released else ({}, [])
     found = []
     for cell in notebook.cells:
         if is_grade(cell) and not is_solution(cell):
             answer = answers.get(cell.metadata.nbgrader.grade_id.removesuffix("-check"))
-            found.append(_checked(cell, answer))
+            found.append(_checked(cell, answer, changed))
         elif is_grade(cell) or is_task(cell):
-            found.append(_prose(cell))
+            found.append(_prose(cell, titles))
     return found
 
 
-def plain(text, lines: int = MOST_LINES) -> str:
-    """Text without colours and control characters, cut where it is endless."""
-    text = NO_TEXT.sub("", "".join(text) if isinstance(text, list) else str(text))
-    rows = text[:MOST_CHARACTERS].split("\n")
-    cut = len(text) > MOST_CHARACTERS or len(rows) > lines
-    return "\n".join(rows[:lines]).rstrip() + ("\n[... and more, left out here]" if cut else "")
+def _titles(released) -> dict[str, str]:
+    """{grade_id: the heading of the cell before it} of the questions in words."""
+    titles = {}
+    for before, cell in zip(released.cells, released.cells[1:], strict=False):
+        heading = re.match(r"#+ (.+)", before.source)
+        if cell.cell_type == "markdown" and is_grade(cell) and heading:
+            titles[cell.metadata.nbgrader.grade_id] = heading[1].strip()
+    return titles
 
 
-def _prose(cell) -> Outcome:
+def _prose(cell, titles: dict[str, str]) -> Outcome:
     marks = cell.metadata.nbgrader
     untouched = is_solution(cell) and marks.get("checksum") == compute_checksum(cell)
     return Outcome(
         grade_id=marks.grade_id,
         name=marks.grade_id,
-        title=in_words(marks.grade_id),
+        title=titles.get(marks.grade_id) or in_words(marks.grade_id),
         state="not written" if untouched else PROSE,
         reason="Nothing was written here." if untouched else "",
-        answer=plain(cell.source),
+        answer="" if untouched else plain(cell.source),
         printed=_printed(cell),
         prose=True,
     )
 
 
-def _checked(cell, answer) -> Outcome:
+def _checked(cell, answer, changed: list[tuple]) -> Outcome:
     grade_id = cell.metadata.nbgrader.grade_id
     name = grade_id.removesuffix("-check").removesuffix("-again")
     exercise = REGISTRY.get(name)
     facts = _of_results(name, cell) or _of_errors(name, cell, answer)
+    if facts.get("cause") in (DID_NOT_RUN, RAISED):
+        facts |= _of_given(facts["reason"], answer, changed)
     return Outcome(
         grade_id=grade_id,
         name=name,
@@ -137,6 +124,9 @@ def _checked(cell, answer) -> Outcome:
         printed=_printed(answer) if answer is not None else "",
         **facts,
     )
+
+
+# What the check said, or what stopped it -----------------------------------------------------------------
 
 
 def _of_results(name: str, cell) -> dict | None:
@@ -155,7 +145,7 @@ def _of_results(name: str, cell) -> dict | None:
     if passed:
         return {"state": "right", "library": library}
     seed = result.get("seed")
-    return _said(name, message, result.get("misconception")) | {
+    return reasons.said(name, message, result.get("misconception")) | {
         "library": library,
         "other_inputs": isinstance(seed, int) and seed != 0,
     }
@@ -168,23 +158,6 @@ def _results(name: str, cell) -> Iterator[dict]:
             yield result
 
 
-def _said(name: str, message: str, misconception=None) -> dict:
-    """State, reason and misconception from the checker's message."""
-    if message.startswith(f"{name} is not written yet"):
-        return {"state": "not written", "reason": message.partition(" Fill in the answer cell")[0]}
-    lines = [
-        line for line in message.split("\n")
-        if not line.startswith("Stuck? ") and line != f"{name}: not right yet."
-    ]  # fmt: skip
-    # By its name in the registry alone: what stands in a notebook could be any text.
-    exercise = REGISTRY.get(name)
-    known = [m.name for m in exercise.misconceptions] if exercise else []
-    named = [m for m in known if m == misconception or lines[:1] == [f"Looks like: {m}."]]
-    if named and lines[:1] == [f"Looks like: {named[0]}."]:
-        lines = lines[1:]
-    return {"state": "wrong", "reason": "\n".join(lines), "misconception": named[0] if named else None}
-
-
 def _of_errors(name: str, cell, answer) -> dict:
     """What can be said where the check left no result: its error, or better that of the answer's own cell."""
     mine = _errors(cell)
@@ -192,59 +165,78 @@ def _of_errors(name: str, cell, answer) -> dict:
     for where, errors in (("Your answer's cell", theirs), ("The check, which calls your answer,", mine)):
         for error in errors:
             if error.ename in STOPPED:
-                return _stopped(where, error)
+                return reasons.stopped(where, error)
     if answer is not None and not _has_code(answer.source):
         return {"state": "not written", "reason": "The answer's cell is empty."}
     failed = next((error for error in mine if error.ename == "CheckFailed"), None)
     if failed:
-        return _said(name, plain(failed.evalue))
+        return reasons.said(name, plain(failed.evalue))
     if theirs:
-        about = ABOUT.get(theirs[0].ename)
-        advice = f"\n{about}" if about else ""
-        return {
-            "state": "wrong",
-            "reason": f"Your answer's cell ended in an error. {_line(theirs[0])}{advice}",
-        }
-    if not mine:
-        ran = cell.get("execution_count") is not None or cell.get("outputs")
-        return {"state": "right"} if ran else _stopped("The check", None)
-    if mine[0].ename == "NameError":
-        return {
-            "state": "wrong",
-            "reason": f"The check did not find what it was to check. {_line(mine[0])}\n"
-            "It needs the name that the exercise gives it, in a cell that runs without an error.",
-        }
-    return {"state": "wrong", "reason": f"The check ended in an error. {_line(mine[0])}"}
-
-
-def _stopped(where: str, error) -> dict:
-    said = plain(error.evalue) if error else "It was not run."
-    by = STOPPED[error.ename] if error else "crash"
-    return {"state": "stopped", "stopped_by": by, "reason": f"{where} was stopped. {said}\n{ADVICE[by]}"}
+        return reasons.of_answer(theirs[0])
+    if mine:
+        return reasons.of_check(mine[0])
+    ran = cell.get("execution_count") is not None or cell.get("outputs")
+    return {"state": "right"} if ran else reasons.stopped("The check")
 
 
 def _errors(cell) -> list[NotebookNode]:
     return [output for output in cell.get("outputs", []) if output.output_type == "error"]
 
 
-def _line(error) -> str:
-    said = plain(error.evalue, lines=12)
-    return f"{plain(error.ename)}: {said}" if said else plain(error.ename)
+def _has_code(source: str) -> bool:
+    return any(line.strip() and not line.strip().startswith("#") for line in source.splitlines())
 
 
 def _printed(cell) -> str:
-    """What a cell left behind: printed text, and the trace of its error."""
+    """What a cell left behind: printed text, and of its error the lines in the student's own cells."""
     texts = []
     for output in cell.get("outputs", []):
         if output.output_type == "stream":
             texts.append(plain(output.text, lines=40))
-        elif output.output_type == "error":
-            texts.append(plain("\n".join(output.traceback) or _line(output), lines=40))
+        elif output.output_type == "error" and output.ename not in STOPPED:  # (its text is the reason)
+            trace = [plain(part, lines=40) for part in output.traceback]
+            own = [part for part in trace if not part.startswith("File ")]
+            texts.append(plain("\n".join(own) or error_line(output), lines=40))
     return plain("\n".join(text for text in texts if text), lines=80)
 
 
-def _has_code(source: str) -> bool:
-    return any(line.strip() and not line.strip().startswith("#") for line in source.splitlines())
+# Cells that were given to the student --------------------------------------------------------------------
+
+
+def _changed(notebook, released) -> list[tuple]:
+    """(as it is, as it was given) of the cells of the release that are no answer and were changed."""
+    there = {cell.get("id"): cell for cell in notebook.cells}
+    pairs = [(there.get(cell.get("id")), cell) for cell in released.cells if cell.cell_type == "code"]
+    return [
+        (cell, given)
+        for cell, given in pairs
+        if cell is not None and not is_solution(given) and not is_grade(given)
+        and _lines(cell.source) != _lines(given.source)
+    ]  # fmt: skip
+
+
+def _lines(source: str) -> list[str]:
+    return [line.rstrip() for line in source.strip().split("\n")]
+
+
+def _of_given(reason: str, answer, changed: list[tuple]) -> dict:
+    """Facts of an error that comes from a changed cell: raised in it, or of a name that it had defined."""
+    raised, missing = re.search(r"^  in (\w+), line", reason, re.M), re.search(r"name '(\w+)' is not", reason)
+    for cell, given in changed:
+        inside = raised and _defines(cell, raised[1]) and not (answer and _defines(answer, raised[1]))
+        without = missing and _defines(given, missing[1])
+        if inside or without:
+            name = raised[1] if inside else missing[1]
+            sentence = (
+                f"The error comes not from your answer's cell but from the one with `{name}`, which you have "
+                "changed. Take that cell again from the notebook that you were given."
+            )
+            return {"reason": f"{sentence}\n{reason}", "cause": GIVEN_CELL, "given": plain(cell.source)}
+    return {}
+
+
+def _defines(cell, name: str) -> bool:
+    return re.search(rf"^\s*(?:def|class) {name}\b|^{name}\s*=[^=]", cell.source, re.M) is not None
 
 
 def in_words(grade_id: str) -> str:

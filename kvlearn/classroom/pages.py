@@ -31,4 +31,10 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-_TEMPLATES.filters |= {"code": code, "number": number}
+def title(assignment: str) -> str:
+    """`02_causal_masking` as people say it: Assignment 02: causal masking."""
+    count, _, words = assignment.partition("_")
+    return f"Assignment {count}: {words.replace('_', ' ')}" if count.isdigit() and words else assignment
+
+
+_TEMPLATES.filters |= {"code": code, "number": number, "assignment": title}

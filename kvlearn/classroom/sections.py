@@ -75,10 +75,11 @@ LESSON = {name: lesson for lesson, exercises in SECTIONS.items() for name in exe
 
 
 def where_to_read(exercise: str) -> str | None:
-    """`notebooks/00_start_here.ipynb, section "2 · Shapes"`; None for an exercise of somebody's own."""
+    """`Lesson 00, section "2 · Shapes" (notebooks/00_start_here.ipynb)`; None where no lesson teaches it."""
     lesson = LESSON.get(exercise)
     if lesson is None:
         return None
     headings = SECTIONS[lesson][exercise]
     named = " and ".join(f'"{heading.replace("`", "")}"' for heading in headings)
-    return f"notebooks/{lesson}.ipynb, section{'s' if len(headings) > 1 else ''} {named}"
+    plural = "s" if len(headings) > 1 else ""
+    return f"Lesson {lesson[:2]}, section{plural} {named} (notebooks/{lesson}.ipynb)"

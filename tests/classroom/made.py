@@ -12,6 +12,7 @@ from nbgrader.utils import determine_grade, is_grade, is_solution
 
 from kvlearn.checks import find, judge
 from kvlearn.classroom import course, settings
+from kvlearn.classroom.outcomes import outcomes
 from kvlearn.classroom.results import MIME
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +82,12 @@ def notebook(*groups, notes=(), copied=()):
     )
     made.metadata["kvlearn"] = {"record": "x", "notes": list(notes), "copied": list(copied)}
     return made
+
+
+def one(*outputs, **facts):
+    """The outcome of a notebook with the single exercise attention_weights."""
+    (found,) = outcomes(notebook(asked("attention_weights", outputs, **facts)))
+    return found
 
 
 def classroom(folder, *assignments):

@@ -1,5 +1,6 @@
 """Executed notebooks beside the gradebook: whose, which points, and what is missing."""
 
+import nbformat
 import pytest
 from made import asked, by_hand, classroom, enter, named, notebook, prose, right
 
@@ -38,9 +39,17 @@ def test_points_are_those_of_the_gradebook(root):
     found = jane.points[f"{NAME}-check"]
     assert (found.score, found.most, found.automatic, found.by_hand, found.extra) == (1.75, 2, 0, True, 0.25)
     assert max_.points[f"{NAME}-check"].score == 0 and not max_.points[f"{NAME}-check"].by_hand
-    assert max_.points["why"].waiting and max_.points["why"].most == 3
+    assert max_.points["why"].waiting and max_.points["why"].most == max_.waiting == 3
     assert (jane.score, max_.score, jane.most) == (2.75, 1, 6)
     assert jane.comments == {NAME: "Near!"} and max_.comments == {}
+
+
+def test_what_students_were_given_is_known(root):
+    """The question's heading from a submission, and a changed cell that nobody recognises."""
+    made = nbformat.read(root / "exercises/01_attention/01_attention.ipynb", as_version=4)
+    enter(root, "jane", made)
+    ((jane,), _) = read_graded(root, "01_attention", ["jane"])
+    assert jane.outcomes[-1].title == "Why? One more token"
 
 
 def test_points_taken_off_for_lateness(root):

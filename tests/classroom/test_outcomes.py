@@ -1,26 +1,18 @@
 """What is read from an executed notebook: state, reason and misconception of each exercise."""
 
-from types import SimpleNamespace
-
 import nbformat
 import pytest
-from made import ROOT, asked, error, judged, named, notebook, printed, prose, right, sent
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from made import ROOT, asked, error, judged, named, notebook, one, printed, prose, right, sent
 from nbgrader.utils import compute_checksum
 from walls import needs_walls
 
 from kvlearn.checks import find
 from kvlearn.classroom.execute import ConfinedExecute
 from kvlearn.classroom.outcomes import PROSE, outcomes, plain
+from kvlearn.classroom.reasons import GIVEN_CELL
 from kvlearn.classroom.sandbox import Limits
 
 NAME = "attention_weights"
-
-
-def one(*outputs, **facts):
-    """The outcome of a single exercise."""
-    (found,) = outcomes(notebook(asked(NAME, outputs, **facts)))
-    return found
 
 
 def test_a_right_answer():
@@ -75,24 +67,6 @@ def test_what_nobody_has_written_is_not_wrong(outputs, source):
     assert "Fill in" not in found.reason and "kvlearn.hint" not in found.reason and found.reason
 
 
-def test_the_answers_own_error_is_the_reason_and_not_the_checks():
-    """A syntax error that is told as "name ... is not defined"."""
-    trace = [
-        "\x1b[0;36m  Cell \x1b[0;32mIn[2], line 1\x1b[0m\n    def f(:\n          ^\n"
-        "SyntaxError: invalid syntax"
-    ]
-    found = one(
-        error("NameError", f"name '{NAME}' is not defined"),
-        source="def f(:",
-        left=[error("SyntaxError", "invalid syntax (1.py, line 1)", trace)],
-    )
-    assert found.state == "wrong"
-    assert found.reason == (
-        "Your answer's cell ended in an error. SyntaxError: invalid syntax (1.py, line 1)"
-    )
-    assert found.printed == "  Cell In[2], line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax"
-
-
 def test_an_error_in_the_answers_cell_does_not_hide_what_the_check_found():
     """A test of the student's own, below the answer, that fails: the answer itself was checked."""
     left = [printed("trying\n"), error("AssertionError", "mine")]
@@ -102,44 +76,21 @@ def test_an_error_in_the_answers_cell_does_not_hide_what_the_check_found():
     assert found.printed == "trying\nAssertionError: mine"
 
 
-def test_a_name_that_is_missing_without_any_error():
-    """A renamed function: the sentence must say which name is wanted."""
-    found = one(error("NameError", f"name '{NAME}' is not defined"))
-    assert found.state == "wrong"
-    assert found.reason.startswith(f"The check did not find what it was to check. NameError: name '{NAME}'")
-
-
-def lost(exception, exceeded=False, in_check=False):
-    """A lost cell's exercise, as `execute` writes it."""
-    execute = ConfinedExecute(limits=Limits(cell_seconds=7, memory_bytes=3 * 2**30))
-    execute._watch, execute._lost = SimpleNamespace(exceeded=exceeded), {}
-    cells = asked(NAME, [])
-    cell = cells[1 if in_check else 0]
-    cell["id"] = "x"
-    execute._lose(cell, exception)
-    if not in_check:
-        why = cell.outputs[-1].evalue
-        cells[1].outputs = [error("NotChecked", f"There is nothing to check. {why}")]
-    (found,) = outcomes(notebook(cells))
-    return found
-
-
-@pytest.mark.parametrize("in_check", [False, True], ids=["answer", "check"])
-@pytest.mark.parametrize(
-    "exception, exceeded, by, says",
-    [
-        (CellTimeoutError("slow"), False, "time", "had not ended after 7 seconds"),
-        (DeadKernelError("dead"), False, "crash", "ended Python itself"),
-        (DeadKernelError("dead"), True, "memory", "more than 3 GiB of memory"),
-        (CellTimeoutError("slow"), True, "memory", "more than 3 GiB of memory"),
-    ],
-)
-def test_what_was_stopped_and_by_what(exception, exceeded, by, says, in_check):
-    """A loop, a memory bomb and os._exit counted as wrong answers, or as each other."""
-    found = lost(exception, exceeded, in_check)
-    assert (found.state, found.stopped_by) == ("stopped", by)
-    assert says in found.reason and found.reason.count("\n") == 1
-    assert found.reason.startswith("The check, which calls" if in_check else "Your answer's cell")
+def test_the_trace_shows_the_lines_of_the_student_alone():
+    """Paths of the grader's own Python in a student's page."""
+    trace = [
+        "-----",
+        "\x1b[31mValueError\x1b[0m       Traceback (most recent call last)",
+        "\x1b[36mCell\x1b[39m\x1b[36m \x1b[39m\x1b[32mIn[2]\x1b[39m, line 1\n----> 1 torch.ones(-1)",
+        "\x1b[36mFile \x1b[39m\x1b[32m/opt/python/lib/x.py:7\x1b[39m, in ones(n)\n      7 raise",
+        "ValueError: no",
+    ]
+    found = one(*named(NAME), left=[error("ValueError", "no", trace)])
+    assert found.printed.splitlines()[2:] == [
+        "Cell In[2], line 1",
+        "----> 1 torch.ones(-1)",
+        "ValueError: no",
+    ]
 
 
 def test_cells_that_were_not_reached():
@@ -201,7 +152,51 @@ def test_an_answer_in_words():
     assert (found.state, found.prose, found.title) == (PROSE, True, "Why? Keys stay")
     assert found.answer == "Because later tokens only look back." and found.answer_id == "keys_stay-why"
     cells[0].metadata.nbgrader.checksum = compute_checksum(cells[0])
-    assert outcomes(notebook(cells))[0].state == "not written"
+    blank = outcomes(notebook(cells))[0]
+    assert (blank.state, blank.answer) == ("not written", "")  # "YOUR ANSWER HERE" is nobody's answer
+
+
+def test_a_question_in_words_has_the_heading_of_the_release():
+    """A title made of a grade_id; or one that a student has written, on a page for the whole class."""
+    given = nbformat.read(ROOT / "exercises/01_attention/01_attention.ipynb", as_version=4)
+    mine = nbformat.from_dict(given)
+    for cell in mine.cells:
+        cell.source = cell.source.replace("## Why? One more token", "## Jane was here")
+    assert "Jane was here" in str(mine)
+    assert outcomes(mine, given)[-1].title == "Why? One more token"
+
+
+def raises(q, k):
+    raise KeyError("x")
+
+
+def half(q):
+    raise NameError("name 'qq' is not defined")
+
+
+def given_cell(source, name="helper"):
+    cell = nbformat.v4.new_code_cell(source)
+    cell["id"] = name
+    return [cell]
+
+
+@pytest.mark.parametrize(
+    "mine, outputs, blamed",
+    [
+        ("def half(q):\n    return qq", judged(NAME, lambda q, k: half(q)), True),
+        ("def hlaf(q):\n    return q / 2", [error("NameError", "name 'half' is not defined")], True),
+        ("def half(q):\n    return q / 2\n", judged(NAME, lambda q, k: half(q)), False),
+        ("def half(q):\n    return qq", judged(NAME, raises), False),
+        ("def half(q):\n    return qq", named(NAME), False),
+    ],
+    ids=["raised there", "gone", "as given", "raised elsewhere", "another mistake"],
+)
+def test_an_error_that_comes_from_a_given_cell_that_was_changed(mine, outputs, blamed):
+    """A student sent to an answer that is right; or to a cell that is as it was given."""
+    given = notebook(given_cell("def half(q):\n    return q / 2"), asked(NAME, []))
+    found = outcomes(notebook(given_cell(mine), asked(NAME, outputs)), given)[0]
+    assert (found.cause == GIVEN_CELL) == blamed == ("with `half`, which you have changed" in found.reason)
+    assert found.given == (mine if blamed else "")
 
 
 def test_an_exercise_of_somebodys_own():

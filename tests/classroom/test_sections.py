@@ -29,12 +29,12 @@ def test_every_exercise_is_in_the_table_once_under_its_own_lesson():
 
 def test_the_words_for_a_section():
     """Backticks of a heading in plain text, "section" for two, a KeyError for an exercise of one's own."""
-    assert where_to_read("split_heads") == 'notebooks/00_start_here.ipynb, section "2 · Shapes"'
+    assert where_to_read("split_heads") == 'Lesson 00, section "2 · Shapes" (notebooks/00_start_here.ipynb)'
     assert where_to_read("static_cache") == (
-        'notebooks/04_kv_cache.ipynb, section "The copy inside torch.cat"'
+        'Lesson 04, section "The copy inside torch.cat" (notebooks/04_kv_cache.ipynb)'
     )
     assert where_to_read("masked_attention") == (
-        'notebooks/02_causal_masking.ipynb, sections "3 · Before the softmax, not after it" and '
-        '"6 · A query that sees nothing"'
+        'Lesson 02, sections "3 · Before the softmax, not after it" and "6 · A query that sees nothing" '
+        "(notebooks/02_causal_masking.ipynb)"
     )
     assert where_to_read("an_exercise_of_ones_own") is None
