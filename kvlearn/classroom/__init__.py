@@ -14,9 +14,10 @@ nbgrader keeps the grades and does the grading; these files fit it to this cours
     copies.py     answers that are the library's own
     work.py       one worker, one submission: mended and executed
     grade.py      many submissions in parallel, one writer of the gradebook
-    graded.py     what was graded, read back; outcomes.py, what became of each exercise of a notebook
+    graded.py     what was graded, read back; outcomes.py, what became of each exercise of a notebook;
+                  reasons.py, why it is not right, in sentences
     feedback.py   a page for each student; sections.py says where to read, pages.py writes HTML
-    report.py     a report for the instructor: which misconceptions, how many
+    report.py     a report for the instructor: which misconceptions, how many; summary.py counts
     export.py     grades as CSV: plain, Canvas, Moodle
     validate.py   for the student: which exercises of a notebook are right; a workflow runs it on each push
     command.py    the commands `kvlearn classroom ...`

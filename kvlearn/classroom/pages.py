@@ -32,9 +32,10 @@ def number(value: float) -> str:
 
 
 def title(assignment: str) -> str:
-    """`02_causal_masking` as people say it: Assignment 02: causal masking."""
+    """`04_kv_cache` as people say it: Assignment 04: KV cache."""
     count, _, words = assignment.partition("_")
-    return f"Assignment {count}: {words.replace('_', ' ')}" if count.isdigit() and words else assignment
+    words = re.sub(r"\bkv\b", "KV", words.replace("_", " "))
+    return f"Assignment {count}: {words}" if count.isdigit() and words else assignment
 
 
 _TEMPLATES.filters |= {"code": code, "number": number, "assignment": title}

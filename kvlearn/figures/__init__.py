@@ -8,6 +8,7 @@ with a caption and alt text. As the last line of a cell a picture shows itself; 
 """
 
 from kvlearn.figures.cache import cache_frame, cache_frames
+from kvlearn.figures.classroom import exercise_outcomes, frequent_mistakes
 from kvlearn.figures.decoder import decoder_map, turned_pairs, work_area
 from kvlearn.figures.diagrams import heads_diagram, rope_clock, score_by_distance
 from kvlearn.figures.intensity import intensity_bars
@@ -29,6 +30,8 @@ __all__ = [
     "cache_frames",
     "course_path",
     "decoder_map",
+    "exercise_outcomes",
+    "frequent_mistakes",
     "heads_diagram",
     "intensity_bars",
     "magnitude_map",

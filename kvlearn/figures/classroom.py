@@ -1,6 +1,6 @@
-"""A picture for who stands in front of a class: how each exercise went."""
+"""Pictures for who stands in front of a class: how each exercise went, and what was misunderstood."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import MaxNLocator
 
@@ -9,6 +9,7 @@ from kvlearn.figures.style import (
     INK,
     LINE,
     MASKED,
+    MUTED,
     PURPLE,
     VERMILLION,
     canvas,
@@ -49,7 +50,7 @@ def exercise_outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | N
             ax.barh(place, count, 0.7, left, color=colour, hatch=hatch, edgecolor=LINE, linewidth=0.8,
                     label=state if place == 0 else None)  # fmt: skip
             if count > 0.02 * len(str(count)) * most:  # there is room for the number
-                box = {"facecolor": colour, "edgecolor": "none", "pad": 1.2}
+                box = {"facecolor": colour, "edgecolor": "none", "pad": 3}  # no hatching behind it
                 ax.text(left + count / 2, place, str(count), ha="center", va="center", fontsize=9.5,
                         color=ink_on(colour), bbox=box)  # fmt: skip
             left += count
@@ -68,5 +69,50 @@ def exercise_outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | N
         picture,
         "Of each exercise the answers that are right, wrong, stopped (time, memory, crash) and not written.",
         f"Stacked bars, one an exercise. {said}.",
+        title,
+    )
+
+
+MOST_BARS = 10
+
+
+@house_style
+def frequent_mistakes(
+    mistakes: Sequence[tuple[str, str, int]], submissions: int, *, title: str | None = None
+):
+    """The most frequent mistakes of a class: one bar each, its name above it, the exercise behind it.
+
+    Args:
+        mistakes: (name, exercise, students), the first on top; the first ten are drawn.
+        submissions: how many there are in all; the axis ends there.
+        title: above the picture.
+    """
+    if not mistakes or any(not 0 < students <= submissions for *_, students in mistakes):
+        raise ValueError(f"Each mistake has 1 to {submissions} students, and there is one; got {mistakes!r}.")
+    shown = mistakes[:MOST_BARS]
+    picture, axes = canvas(7.6, 0.6 + 0.5 * len(shown))
+    ax = axes[0, 0]
+    for place, (name, exercise, students) in enumerate(shown):
+        ax.barh(place, students, 0.42, color=VERMILLION)
+        ax.text(0, place - 0.29, name, ha="left", va="bottom", fontsize=9.5)
+        inside = students > 0.55 * submissions  # there is no room behind the bar
+        ax.annotate(
+            f"{students} · {exercise}", (students, place), (-5 if inside else 5, 0), va="center",
+            fontsize=9.5, textcoords="offset points", ha="right" if inside else "left",
+            color=ink_on(VERMILLION) if inside else MUTED,
+        )  # fmt: skip
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.set_ylim(len(shown) - 0.7, -0.75)
+    ax.set_xlim(0, submissions)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    ax.set_xlabel(f"students, of {submissions}")
+    left_out = len(mistakes) - len(shown)
+    said = "; ".join(f"{name} ({exercise}): {students}" for name, exercise, students in shown)
+    return finish(
+        picture,
+        "The mistakes that were made most often, and how many students made each"
+        + (f"; {left_out} more are not drawn." if left_out else "."),
+        f"Bars, one a mistake, out of {submissions} students. {said}.",
         title,
     )

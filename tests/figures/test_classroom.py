@@ -1,8 +1,9 @@
-"""Stacked bars of a class: lengths are the counts that were given, and no two states look alike."""
+"""Bars of a class: lengths are the counts that were given, no two states look alike, the order is kept."""
 
 import pytest
 
-from kvlearn.figures.classroom import STATES, exercise_outcomes
+from kvlearn import figures
+from kvlearn.figures.classroom import STATES, exercise_outcomes, frequent_mistakes
 
 COUNTS = {
     "attention_weights": {"right": 21, "wrong": 6, "stopped": 1, "not written": 2},
@@ -47,3 +48,46 @@ def test_what_cannot_be_drawn(counts, said):
     """An IndexError of matplotlib, or a state that is left out without a word."""
     with pytest.raises(ValueError, match=said):
         exercise_outcomes(counts)
+
+
+MISTAKES = [("no mask at all", "chunked_prefill", 17), ("the cache is never used", "cached_decode", 3)]
+
+
+def test_a_bar_for_each_mistake_as_long_as_its_students_are_many():
+    """The most frequent below; the share of the class lost, because the axis ends at the longest bar."""
+    ax = (picture := frequent_mistakes(MISTAKES, 30)).axes[0]
+    assert [(bar.get_y() + bar.get_height() / 2, bar.get_width()) for bar in ax.patches] == [(0, 17), (1, 3)]
+    low, high = ax.get_ylim()
+    assert low > high and ax.get_xlim() == (0, 30)
+    assert [text.get_text() for text in ax.texts] == [
+        "no mask at all", "17 · chunked_prefill", "the cache is never used", "3 · cached_decode",
+    ]  # fmt: skip
+    assert "out of 30 students. no mask at all (chunked_prefill): 17; the cache" in picture.alt
+
+
+def test_what_is_written_beside_a_bar_stays_in_the_picture():
+    """The exercise of a mistake that everybody makes, drawn beyond the edge."""
+    picture = frequent_mistakes([("x", "scaled_dot_product_attention", n) for n in (30, 17, 16, 1)], 30)
+    picture.draw_without_rendering()
+    for text in picture.axes[0].texts:
+        assert 0 <= text.get_window_extent().x0 and text.get_window_extent().x1 <= picture.bbox.x1
+
+
+def test_ten_mistakes_are_enough():
+    """A picture of three screens; mistakes that are left out without a word."""
+    picture = frequent_mistakes([(f"m{n}", "x", 30 - n) for n in range(13)], 30)
+    assert len(picture.axes[0].patches) == 10 and "3 more are not drawn." in picture.caption
+    assert "more" not in frequent_mistakes(MISTAKES, 30).caption
+
+
+@pytest.mark.parametrize("mistakes", [[], [("x", "y", 0)], [("x", "y", 31)]])
+def test_mistakes_that_cannot_be_drawn(mistakes):
+    """A bar beyond the axis."""
+    with pytest.raises(ValueError, match="1 to 30 students"):
+        frequent_mistakes(mistakes, 30)
+
+
+def test_they_are_offered_where_all_figures_are():
+    """Figures that are found in a file of the package alone."""
+    assert {"exercise_outcomes", "frequent_mistakes"} <= set(figures.__all__)
+    assert figures.frequent_mistakes is frequent_mistakes
