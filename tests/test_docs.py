@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+import kvlearn
 from kvlearn import measure, sizing
 from kvlearn.checks import REGISTRY
 from kvlearn.model_store import DEFAULT, MODELS
@@ -23,6 +25,21 @@ def source(kind, number):
 
 def exercises(number):
     return {e.name: e.minutes for e in REGISTRY.values() if e.lesson == int(number)}
+
+
+def question(number):
+    """{grade_id: minutes} of the question in words that an assignment asks; empty where it asks none."""
+    form = r'^# \*(\d+) minutes · 3 points · .*?^# %% \[markdown\] why="(\w+)"'
+    asked = re.findall(form, source("assignments", number), flags=re.M | re.S)
+    return {name: int(minutes) for minutes, name in asked}
+
+
+def tasks(number):
+    """Minutes of all that an assignment asks for."""
+    return exercises(number) | question(number)
+
+
+MINUTES = {name: minutes for lesson in NAMES for name, minutes in tasks(lesson[:2]).items()}
 
 
 def lesson_minutes(number):
@@ -74,8 +91,22 @@ def test_minutes_and_exercises_are_those_of_lesson_and_registry(number):
     lesson, assignment, names = re.search(line, flat(SECTIONS[number])).groups()
     listed = {name: int(minutes) for name, minutes in re.findall(r"`(\w+)` (\d+)", names)}
     assert listed == exercises(number)
-    assert int(assignment) == sum(exercises(number).values())
+    asked = [int(minutes) for minutes in re.findall(r"; question (\d+)\.", names)]
+    assert asked == list(question(number).values())
+    assert int(assignment) == sum(tasks(number).values())
     assert int(lesson) == lesson_minutes(number)
+
+
+@pytest.mark.parametrize("number", [name[:2] for name in NAMES])
+def test_an_assignment_says_its_minutes_itself(number):
+    """A question or an exercise is added, and the first lines of the assignment promise less."""
+    text = source("assignments", number)
+    assert len(question(number)) == text.count("why=") == int(number != "00")
+    head = flat(text[:900].replace("\n#", ""))
+    assert int(re.search(r"about (\d+) minutes", head)[1]) == sum(tasks(number).values())
+    counts = "No One Two Three Four Five Six Seven Eight Nine".split()
+    asked = " and one question," if question(number) else ","
+    assert re.search(rf"{counts[len(exercises(number))]} (small )?(functions|exercises){asked}", head)
 
 
 def test_the_overview_adds_up():
@@ -83,21 +114,25 @@ def test_the_overview_adds_up():
     rows = tables(FRONT)[0]
     want = []
     for name in NAMES:
-        named = exercises(name[:2])
-        want.append([name[:2], lesson_minutes(name[:2]), sum(named.values()), len(named)])
-    want.append(["all", *(sum(row[i] for row in want) for i in (1, 2, 3))])
+        number = name[:2]
+        minutes = [sum(asked(number).values()) for asked in (tasks, question)]
+        want.append([number, lesson_minutes(number), *minutes, len(exercises(number))])
+    want.append(["all", *(sum(row[i] for row in want) for i in (1, 2, 3, 4))])
     assert [[row[0][:3].strip(), *map(int, row[1:])] for row in rows] == want
 
 
 def named(cell, taken):
-    """The exercises that a cell of a plan means: names, "all of 02", "... but `x`", "rest of 02"."""
+    """What a cell of a plan means: names, "question of 02", "all of 02", "... but `x`", "rest of 02"."""
     chosen = []
     for clause in filter(None, (c.strip() for c in cell.split(";"))):
         names = re.findall(r"`(\w+)`", clause)
         whole = re.match(r"(all|rest) of (\d\d)( but)?", clause)
         if whole:
             left_out = set(names) | (taken if whole[1] == "rest" else set())
-            names = [name for name in exercises(whole[2]) if name not in left_out]
+            left_out |= set(question(whole[2])) if "the question" in clause else set()
+            names = [name for name in tasks(whole[2]) if name not in left_out]
+        elif clause.startswith("question of "):
+            names = list(question(clause.removeprefix("question of ")))
         chosen += names
     return chosen
 
@@ -112,18 +147,18 @@ def test_a_plan_gives_the_minutes_of_what_it_names(plan):
         here, later = named(room, set()), named(home, in_the_room)
         given += here + later
         time = sum(lesson_minutes(number) for number in re.findall(r"\d\d", lessons))
-        assert int(minutes) == time + sum(REGISTRY[name].minutes for name in here)
-        assert int(home_minutes) == sum(REGISTRY[name].minutes for name in later)
+        assert int(minutes) == time + sum(MINUTES[name] for name in here)
+        assert int(home_minutes) == sum(MINUTES[name] for name in later)
     assert len(given) == len(set(given))
 
 
 def test_ten_sessions_hold_everything():
-    """The plan that promises everything forgets an exercise that was added."""
+    """The plan that promises everything forgets an exercise or a question that was added."""
     rows = tables(FRONT)[3]
     in_the_room = {name for row in rows for name in named(row[2], set())}
     given = [name for row in rows for name in named(row[2], set()) + named(row[4], in_the_room)]
     assert len(rows) == 10
-    assert sorted(given) == sorted(REGISTRY)
+    assert sorted(given) == sorted(MINUTES)
 
 
 @pytest.mark.parametrize("number", [name[:2] for name in NAMES])
@@ -159,6 +194,15 @@ def test_sections_that_are_named_exist(number):
             places += re.findall(r"\*([^*]+)\*", clause)
     assert len(live) == 1
     assert set(places) <= headings(number)
+
+
+@pytest.mark.parametrize("number", [name[:2] for name in NAMES])
+def test_a_widget_has_a_static_figure_in_its_section(number):
+    """A panel is added, and who reads the stored notebook sees nothing in its place."""
+    for section in re.split(r"^# ##+ ", source("lessons", number), flags=re.M):
+        cells = section.split("# %%")
+        if any("widgets." in cell for cell in cells):
+            assert any("figures." in cell for cell in cells if "widgets." not in cell), section[:60]
 
 
 def test_links_lead_somewhere():
@@ -205,8 +249,11 @@ def test_numbers_in_the_answers():
     assert fit == [2, 5] and "two fit, and five with the cache in fp8" in guide
     assert f"weights take {sizing.weight_bytes(large, 'int4') / 1e9:.0f} GB in 4 bits" in guide
     assert f"tokens {size(large, 131072) / 1e9:.0f} GB in 16 bits" in guide
-    crossing = sizing.crossover_tokens(model("llama-3.1-8b"))
-    assert f"about {round(crossing, -2):,} tokens in all" in guide
+    llama = model("llama-3.1-8b")
+    tables = 2 * llama.vocab_size * llama.hidden_size
+    deep = llama.but(num_layers=64, windows=None, parameters=2 * llama.parameters - tables)
+    crossings = [round(sizing.crossover_tokens(shape), -2) for shape in (llama, deep)]
+    assert "from about {:,} tokens in all to {:,}.".format(*crossings) in guide
 
     gemma = model("gemma-3-27b")
     few, many = size(gemma, 65536, 4) / 2**30, size(gemma, 32768, 8) / 2**30
@@ -221,3 +268,44 @@ def test_numbers_in_the_answers():
     less = [size(llama, n) / size(llama, n, dtype="int4") for n in (50, 100, 10**6)]
     assert f"about {less[0]:.2f} times smaller for Llama-3-8B; {less[1]:.1f} times at 100" in guide
     assert f"{less[2]:.1f} in the limit" in guide
+
+
+def keys_and_values(decoder, tokens):
+    """What a pass hands to attention: (keys, values), one tensor a layer each."""
+    kept, attention = ([], []), decoder.attention
+
+    def recording(q, k, v, mask=None):
+        kept[0].append(k)
+        kept[1].append(v)
+        return attention(q, k, v, mask=mask)
+
+    decoder.attention = recording
+    decoder(tokens)
+    decoder.attention = attention
+    return kept
+
+
+def unchanged(before, after):
+    """The layers whose keys are the same, and those whose values are."""
+    sides = zip(before, after, strict=True)
+    return [[i for i, pair in enumerate(zip(*side, strict=True)) if torch.allclose(*pair)] for side in sides]
+
+
+def test_answers_about_what_stays_right():
+    """An answer of 02 or 04 promises keys or values that another model, or another text, does not have."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 24, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "intermediate_size": 20}
+    config = kvlearn.DecoderConfig(vocab_size=50, num_layers=3, **sizes)
+    decoder = kvlearn.Decoder(config).double().requires_grad_(False)
+    text = torch.randint(50, (1, 9))
+    before = keys_and_values(decoder, text)
+
+    for layer, stay in ((2, [0, 1, 2]), (0, [0])):  # "trains the MLP of the last layer", "of layer 0"
+        weight = decoder.layers[layer].mlp.up_proj.weight
+        weight += 0.1
+        assert unchanged(before, keys_and_values(decoder, text)) == [stay, stay]
+        weight -= 0.1
+
+    longer = torch.cat((torch.tensor([[42]]), text), dim=1)  # "one token more in front"
+    moved = [[x[:, :, 1:] for x in side] for side in keys_and_values(decoder, longer)]
+    assert unchanged(before, moved) == [[], [0]]

@@ -167,7 +167,8 @@ def test_an_exercise_shows_the_question_and_nothing_of_the_answer(name):
         question, cell = cells[at - 1], cells[at]
         assert cell.source == "YOUR ANSWER HERE" and cell.metadata.get("editable", True)
         assert "?" in question.source and "In three to five sentences" in question.source
-        assert "3 points" in question.source and "`solutions/`" in question.source
+        assert re.search(r"^\*\d+ minutes · 3 points · ", question.source, flags=re.M)
+        assert "`solutions/`" in question.source
         for sentence in [*re.split(r"(?<=[.:]) ", " ".join(answer.split())), *lines]:
             assert " ".join(sentence.split()) not in text
     assert "Rubric" not in text

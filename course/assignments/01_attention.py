@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Assignment 01: attention
 #
-# Three functions, about 50 minutes, and one question: the weights, the
-# attention, and a whole attention layer with several heads. Nothing is masked yet; that is the
-# next assignment.
+# Three functions and one question, about 60 minutes: the weights, the
+# attention, and a whole attention layer with several heads. Nothing is masked
+# yet; that is the next assignment.
 #
 # Shapes are `(batch, heads, length, head_dim)` throughout. In comments,
 # `L` counts the queries, `S` the keys and `D` the channels of one head. The
@@ -168,8 +168,10 @@ kvlearn.check("multi_head_attention", multi_head_attention)
 # %% [markdown]
 # ## Why? One more token
 #
-# *In three to five sentences · 3 points · a model answer and what earns each
-# point are in `solutions/`; look there when you have written yours*
+# *10 minutes · 3 points · in a class, read by a person*
+#
+# In three to five sentences. A model answer and what earns each point are in
+# `solutions/`; look there when you have written yours.
 #
 # Give this layer one more token, at the end of the text. Of the tokens that were
 # there before: which of `q`, `k`, `v`, the weights and the result stay as they

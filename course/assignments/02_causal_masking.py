@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Assignment 02: causal masking
 #
-# Four functions, about an hour, and one question: two masks, attention that keeps to
-# them, and an experiment that proves what every cache relies on.
+# Four functions and one question, about 65 minutes: two masks, attention that
+# keeps to them, and an experiment that proves what every cache relies on.
 #
 # Close the lesson before you begin. Its lines would pass, and you would have typed
 # them. Write each function from its table, by hand; when you are stuck,
@@ -271,8 +271,10 @@ for name, attention in (("your mask", masked_attention),
 # %% [markdown]
 # ## Why? Layer 0 stays
 #
-# *In three to five sentences · 3 points · a model answer and what earns each
-# point are in `solutions/`; look there when you have written yours*
+# *10 minutes · 3 points · in a class, read by a person*
+#
+# In three to five sentences. A model answer and what earns each point are in
+# `solutions/`; look there when you have written yours.
 #
 # Without a mask your experiment names layers 1, 2 and 3, and not layer 0. A
 # classmate concludes: "So for a model without a causal mask I keep layer 0, and
@@ -283,20 +285,22 @@ for name, attention in (("your mask", masked_attention),
 # <!-- ### BEGIN SOLUTION -->
 # It is true that the keys and values of layer 0 may be kept: they are made from
 # each token's own embedding. But layer 0 is more than that. When a token is
-# appended, every old query sees a new key, so the attention of layer 0 must be
-# computed again for all tokens, and with it all that comes behind it: the output
+# appended, every old query sees a new key, so the attention of layer 0 comes out
+# otherwise for all tokens, and with it all that is behind it: the output
 # projection and the MLP. What is saved is two projections, of keys and values, in
-# one layer of four; the layers above get another input and start from nothing.
+# one layer of four (three, if the queries are kept as well); the layers above get
+# another input and start from nothing.
 #
 # **Rubric**
 #
 # - says that the keys and values of layer 0 may be kept, because they come from
 #   each token's own embedding (1 point)
 # - says that the old tokens' attention in layer 0 changes all the same, because
-#   their queries see the new key, so that the rest of layer 0 is computed again
-#   (1 point)
-# - concludes that two projections of one layer are saved, far less than a
-#   quarter (1 point)
+#   their queries see the new key, so that the rest of layer 0 is computed again;
+#   also right: the attention is only corrected for the new key, and the output
+#   projection and the MLP are computed again (1 point)
+# - concludes that two projections of one layer are saved (three, if the queries
+#   are kept as well), far less than a quarter (1 point)
 # <!-- ### END SOLUTION -->
 
 # %% [markdown]

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Assignment 03: the naive decoder
 #
-# Five functions, about 70 minutes, and one question: three parts of a decoder,
-# the loop that makes it write, and the count of what that loop does over and over. Your
-# `apply_rope` and your `grouped_attention` will run the real model in
+# Five functions and one question, about 80 minutes: three parts of a decoder,
+# the loop that makes it write, and the count of what that loop does over and
+# over. Your `apply_rope` and your `grouped_attention` will run the real model in
 # assignment 04, so they have exactly the library's parameters.
 #
 # Close the lesson before you begin. Its lines would pass, and you would have typed
@@ -243,8 +243,10 @@ kvlearn.check("count_projections", count_projections)
 # %% [markdown]
 # ## Why? Counted from zero
 #
-# *In three to five sentences · 3 points · a model answer and what earns each
-# point are in `solutions/`; look there when you have written yours*
+# *10 minutes · 3 points · in a class, read by a person*
+#
+# In three to five sentences. A model answer and what earns each point are in
+# `solutions/`; look there when you have written yours.
 #
 # A prompt of eight tokens goes through a model in two pieces of four, and the
 # second piece also attends to the first. A rotary function counts the positions

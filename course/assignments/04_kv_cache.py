@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Assignment 04: the KV cache
 #
-# Five exercises, about 85 minutes, and one question: two caches, decoding with
+# Five exercises and one question, about 95 minutes: two caches, decoding with
 # one, a prompt in pieces, and at the end a real language model that runs on your
 # own attention, rotary positions and cache.
 #
@@ -356,13 +356,15 @@ kvlearn.check_cache(MyStaticCache)
 # %% [markdown]
 # ## Why? The size of a chunk
 #
-# *In three to five sentences · 3 points · a model answer and what earns each
-# point are in `solutions/`; look there when you have written yours*
+# *10 minutes · 3 points · in a class, read by a person*
+#
+# In three to five sentences. A model answer and what earns each point are in
+# `solutions/`; look there when you have written yours.
 #
 # A prompt of 1,000 tokens is fed in chunks of 1, in chunks of 100, or whole.
 # The cache is the same at the end. Which work is the same in all three, and what
-# does each of them have to read again and again? So which would you expect to be
-# the slowest, and what may speak for chunks of 100 on a server with many users?
+# is read how often? So which would you expect to be the slowest, and what may
+# speak for chunks of 100 on a server with many users?
 
 # %% [markdown] why="size_of_a_chunk"
 # <!-- ### BEGIN SOLUTION -->
@@ -378,7 +380,8 @@ kvlearn.check_cache(MyStaticCache)
 # - says that the projections are the same: each token once, 1,000 in all
 #   (1 point)
 # - says that the weights are read once a pass: 1,000 times, 10 times, once; and
-#   therefore expects chunks of 1 to be the slowest (1 point)
+#   therefore expects chunks of 1 to be the slowest; naming only the stored keys
+#   and values, which each later chunk reads again, is not enough (1 point)
 # - says that between two chunks others need not wait for the whole prompt
 #   (1 point)
 # <!-- ### END SOLUTION -->

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Assignment 05: the napkin
 #
-# Eight small functions, about 90 minutes, and one question. Each function is one line of arithmetic
-# once it is understood, and most of the work is to find out which line. The
-# checks draw fresh numbers from their seed:
+# Eight small functions and one question, about 105 minutes. Each function is one
+# line of arithmetic once it is understood, and most of the work is to find out
+# which line. The checks draw fresh numbers from their seed:
 # `kvlearn.check("cache_size", cache_size, seed=7)` is another sheet.
 #
 # **Sizes in any unit.** Where a size is asked for you may give bytes
@@ -267,15 +267,17 @@ kvlearn.check("crossover_batch", crossover_batch)
 # %% [markdown]
 # ## Why? Which one to halve
 #
-# *In three to five sentences · 3 points · a model answer and what earns each
-# point are in `solutions/`; look there when you have written yours*
+# *15 minutes · 3 points · in a class, read by a person*
+#
+# In three to five sentences. A model answer and what earns each point are in
+# `solutions/`; look there when you have written yours.
 #
 # Two services run the same model: 16 GB of weights, and a cache of 128 KiB a
 # token. Each has 8 sequences side by side. One answers short questions of 500
 # tokens, the other reads books of 100,000. Each may halve the bits of the weights
 # or the bits of the cache. Which should each of them halve to make a decode step
-# read less, and why? And which of the two lets more books in, on a card with
-# much memory left?
+# read less, and why? And which of the two halvings lets more books in, on a card
+# with much memory left?
 
 # %% [markdown] why="which_one_to_halve"
 # <!-- ### BEGIN SOLUTION -->
@@ -283,8 +285,8 @@ kvlearn.check("crossover_batch", crossover_batch)
 # weights; the books' is 8 · 100,000 · 128 KiB, 105 GB. A step reads all weights
 # and all caches once, so the first service halves its weights, 16.5 GB to 8.5,
 # and the second its cache, 121 GB to 68. One more book costs its cache, 13 GB,
-# and no weights: half the bits let twice as many books into the same memory,
-# while half the weights make room for 8 GB once, which is not even one book.
+# and no weights: with half the bits twice as many fit into what the weights
+# leave, while halved weights make room for 8 GB once, which is not even one book.
 #
 # **Rubric**
 #
@@ -293,7 +295,7 @@ kvlearn.check("crossover_batch", crossover_batch)
 # - says that a step reads both, so weights for the short questions and the
 #   cache for the books (1 point)
 # - says that another book costs cache alone: a halved cache lets twice as many
-#   in, halved weights make room once (1 point)
+#   into what the weights leave, halved weights make room once (1 point)
 # <!-- ### END SOLUTION -->
 
 # %% [markdown]

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Assignment 06: fewer heads
 #
-# Six functions, about 80 minutes, and one question: attention that leaves its
+# Six functions and one question, about 90 minutes: attention that leaves its
 # keys where they lie, the heads of a trained model made fewer, and latent
 # attention, first expanded and then absorbed. All weights come without a bias.
 #
@@ -245,14 +245,16 @@ kvlearn.check("decode_intensity", decode_intensity)
 # %% [markdown]
 # ## Why? The mean of two heads
 #
-# *In three to five sentences · 3 points · a model answer and what earns each
-# point are in `solutions/`; look there when you have written yours*
+# *10 minutes · 3 points · in a class, read by a person*
+#
+# In three to five sentences. A model answer and what earns each point are in
+# `solutions/`; look there when you have written yours.
 #
 # Two heads of a model without rotary positions do exactly the same, but head 1
 # has written it in other coordinates: its queries and keys are those of head 0,
 # each turned by the same rotation R. Why do both give the same scores? Why does
-# neither, once their key projections are replaced by the mean of the two? And
-# what would you do first, so that nothing is lost?
+# neither head keep its scores, once the key projections of both are replaced by
+# their mean? And what would you do first, so that nothing is lost?
 
 # %% [markdown] why="mean_of_two_heads"
 # <!-- ### BEGIN SOLUTION -->
@@ -269,8 +271,9 @@ kvlearn.check("decode_intensity", decode_intensity)
 #   product as it is (1 point)
 # - says that the mean holds R k as well, against which a query of head 0 has no
 #   meaningful score, so that the scores change (1 point)
-# - says that head 1 must be turned back before the mean, its queries and its
-#   keys both (1 point)
+# - says that before the mean head 1 must be turned back, its queries and its
+#   keys both; also right: head 0 is turned by R, its queries and its keys both
+#   (1 point)
 # <!-- ### END SOLUTION -->
 
 # %% [markdown]

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Assignment 07: fewer tokens
 #
-# Six exercises, about 90 minutes, and one question: the mask of a window, a
+# Six exercises and one question, about 105 minutes: the mask of a window, a
 # prompt that goes through one in pieces, the ring buffer, what a rollback may do,
 # and at the end a cache whose memory does not grow. The real model runs on it.
 #
@@ -334,8 +334,10 @@ print("tokens seen", narrow.length, "- bytes", narrow.used_bytes,
 # %% [markdown]
 # ## Why? Gone and still heard
 #
-# *In three to five sentences · 3 points · a model answer and what earns each
-# point are in `solutions/`; look there when you have written yours*
+# *15 minutes · 3 points · in a class, read by a person*
+#
+# In three to five sentences. A model answer and what earns each point are in
+# `solutions/`; look there when you have written yours.
 #
 # A model has four layers, each with a window of 8. The token at position 100 has
 # just been fed. Can the token at position 75 have had a say in its logits, though
@@ -357,8 +359,8 @@ print("tokens seen", narrow.length, "- bytes", narrow.used_bytes,
 # - works out the reach, 4 · 7 = 28 positions: 75 yes, 70 no (1 point)
 # - says that it is handed on inside the outputs of tokens in between, which
 #   become keys and values in the next layer (1 point)
-# - says that it lies in later tokens' entries in the last layer's ring, and
-#   that layer 0's ring holds nothing of it (1 point)
+# - says that it lies in the last layer's ring, in entries of later tokens; that
+#   layer 0's ring holds nothing of it is right, but not enough alone (1 point)
 # <!-- ### END SOLUTION -->
 
 # %% [markdown]

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Assignment 08: fewer bits
 #
-# Eight exercises, about 115 minutes, and one question: codes and scales, two codes
+# Eight exercises and one question, about 125 minutes: codes and scales, two codes
 # in a byte, groups, fp8, and at the end a quantised cache. The real model runs on it.
 #
 # | letter | what it counts |
@@ -333,8 +333,10 @@ for name, cache in caches.items():
 # %% [markdown]
 # ## Why? Scales in advance
 #
-# *In three to five sentences · 3 points · a model answer and what earns each
-# point are in `solutions/`; look there when you have written yours*
+# *10 minutes · 3 points · in a class, read by a person*
+#
+# In three to five sentences. A model answer and what earns each point are in
+# `solutions/`; look there when you have written yours.
 #
 # Keys quantised by channel must wait until a group of tokens is full. A
 # colleague has a way around it: measure each channel's largest |number| on some
