@@ -26,3 +26,7 @@ c.ClearSolutions.text_stub = "YOUR ANSWER HERE"
 
 # The longest that a cell of a submission may run, in seconds.
 c.ExecutePreprocessor.timeout = 120
+
+# What students wrote is shown in the formgrader as text: nothing of it runs in the page, which could do all
+# that you can.
+c.HTMLExporter.preprocessors = ["nbconvert.preprocessors.sanitize.SanitizeHTML"]

@@ -1,5 +1,6 @@
 """`kvlearn classroom ...`: one command for each thing that an instructor does, over the files beside it."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,21 +76,25 @@ def collect(
         ("older, not taken", found.older),
     ):
         for submission in some:
-            typer.echo(f"{verb}: {submission.student}, {submission.assignment} ({submission.file.path})")
+            typer.echo(
+                f"{verb}: {submission.student}, {submission.assignment} ({_line(submission.file.path)})"
+            )
     typer.echo(
         f"{len(found.collected)} new, {len(found.replaced)} newer, {len(found.unchanged)} as they were, "
         f"{len(found.older)} older; {len(found.unmatched)} fit no pattern; {len(found.problems)} problems."
     )
     for path in found.unmatched:
-        typer.echo(f"no pattern fits: {path}", err=True)
+        typer.echo(f"no pattern fits: {_line(path)}", err=True)
     for problem in found.problems:
-        typer.echo(problem, err=True)
+        typer.echo(_line(problem), err=True)
     raise typer.Exit(int(bool(found.unmatched or found.problems)))
 
 
 @app.command("grade")
 def grade_command(assignment: Assignment, student: Students = None) -> None:
     """Grade what is new, in a sandbox, in parallel. Exit code 1: some could not be graded."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: workers are taken along
+        signal.signal(ending, signal.default_int_handler)
     with _course() as root:
         done = grade.grade(root, assignment, student, typer.echo)
     typer.echo(
@@ -143,6 +148,11 @@ def export_command(
     typer.echo(f"{done.path}: {done.students} students.")
     if done.waiting:
         typer.echo(f"{len(done.waiting)} grades wait for grading by hand (nbgrader's formgrader).")
+
+
+def _line(text: str) -> str:
+    """Text of strangers, a file's name, on one line, and without what a terminal obeys."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def _root() -> Path:

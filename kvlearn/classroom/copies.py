@@ -6,6 +6,7 @@ It is a flag for a person to look at, not a verdict: short functions can be writ
 """
 
 import ast
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -16,49 +17,70 @@ import kvlearn
 
 PACKAGE = Path(kvlearn.__file__).parent
 NOT_ANSWERS = ("checks", "classroom", "figures")  # parts of the package that answer no exercise
+MOST_LETTERS = 20_000  # of an answer; the course's own have a thousand or two
 FEWEST_NODES = 40  # of a syntax tree: below, two people write the same
 
 
 def copied(notebook: NotebookNode, source: NotebookNode) -> list[str]:
     """A sentence for each answer of a submission that is the library's."""
     ours = {cell.metadata.nbgrader.grade_id: cell.source for cell in source.cells if is_solution(cell)}
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    imported = {}
+    for cell in code:  # an import may stand in any of them
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            imported |= imports(ast.parse(cell.source[:MOST_LETTERS]))
     found = []
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and is_solution(cell):
+    for cell in code:
+        if is_solution(cell):
             name = cell.metadata.nbgrader.grade_id
-            found += [f"{name}: {what}" for what in of_the_library(cell.source, ours.get(name, ""))]
+            found += [f"{name}: {what}" for what in of_the_library(cell.source, ours.get(name, ""), imported)]
     return found
 
 
-def of_the_library(answer: str, ours: str = "") -> list[str]:
-    """What of an answer is the library's, in words; `ours` is the course's own answer."""
+def of_the_library(answer: str, ours: str = "", imported: dict[str, str] | None = None) -> list[str]:
+    """What of an answer is the library's, in words.
+
+    `ours` is the course's own answer; `imported` is what other cells have imported (`imports`).
+    """
+    if len(answer) > MOST_LETTERS:
+        return [f"it is longer than {MOST_LETTERS:,} letters, and was not compared"]
     try:
-        tree, allowed = ast.parse(answer), used(ast.parse(ours))
-    except (SyntaxError, ValueError, RecursionError):
+        tree, own = ast.parse(answer), ast.parse(ours)
+        names = {"kvlearn": "kvlearn"} | (imported or {}) | imports(tree)
+        found = [f"it uses {name}" for name in sorted(used(tree, names) - used(own, names | imports(own)))]
+        known = {shape(node) for node in ast.walk(own) if _defines(node)}
+        for node in ast.walk(tree):
+            if _defines(node) and (form := shape(node)) not in known and form in library():
+                found.append(f"{node.name} is a copy of {library()[form]}")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # no Python, or none that a person writes
         return []
-    found = [f"it uses {name}" for name in sorted(used(tree) - allowed)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            whose = library().get(shape(node))
-            if whose and shape(node) not in {shape(n) for n in ast.walk(ast.parse(ours)) if _defines(n)}:
-                found.append(f"{node.name} is a copy of {whose}")
     return found
 
 
-def used(tree: ast.AST) -> set[str]:
-    """Names of kvlearn that code uses, such as "kvlearn.attention"."""
-    found = set()
+def imports(tree: ast.AST) -> dict[str, str]:
+    """What imports of kvlearn bind: {"kv": "kvlearn", "attend": "kvlearn.attention.attention"}."""
+    found = {}
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "kvlearn"
-        ):
-            found.add(f"kvlearn.{node.attr}")
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "kvlearn":
-            found |= {f"{node.module}.{name.name}" for name in node.names}
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "kvlearn":
+            found |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
         elif isinstance(node, ast.Import):
-            found |= {name.name for name in node.names if name.name.startswith("kvlearn.")}
+            ours = [name for name in node.names if name.name.partition(".")[0] == "kvlearn"]
+            found |= {name.asname or "kvlearn": name.name if name.asname else "kvlearn" for name in ours}
+    return found
+
+
+def used(tree: ast.AST, names: dict[str, str]) -> set[str]:
+    """Names of kvlearn that code uses, such as "kvlearn.attention"; `names` is what is imported."""
+    found = {whole for whole in imports(tree).values() if whole != "kvlearn"}
+    owners = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            owners.add(node.value)
+            found.add(f"{names[node.value.id]}.{node.attr}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names and node not in owners:
+            whole = names[node.id]
+            found.add("kvlearn by another name" if whole == "kvlearn" else whole)
     return found
 
 

@@ -26,8 +26,10 @@ from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
 
-# nbgrader's way with its own database, which an instructor can do nothing about.
+# What nbgrader says of its own way with the database: an instructor can do nothing about it, and what goes
+# wrong there comes back as an outcome as well (`reason`).
 warnings.filterwarnings("ignore", category=SAWarning, module="nbgrader")
+logging.getLogger("tornado.application").addHandler(logging.NullHandler())
 
 CONFIG = "nbgrader_config.py"
 
@@ -60,7 +62,7 @@ def open_course(root: Path) -> NbGraderAPI:
     """
     settings = config(root)
     try:
-        (Path(root) / "classroom").mkdir(exist_ok=True)
+        (Path(root) / "classroom").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise CourseError(f"classroom/ cannot be made in {root}: {error.strerror or error}.") from None
     course = CourseDirectory(config=settings)
@@ -186,6 +188,6 @@ def released(root: Path, assignment: str) -> NotebookNode:
 
 def reason(outcome: dict) -> str:
     """Why a command of nbgrader's API failed: the last error of its log, in one line."""
-    text = outcome.get("error") or outcome.get("log") or "no reason was given"
+    text = outcome.get("log") or outcome.get("error") or "no reason was given"
     errors = re.findall(r"^\s*(?:\w+\.)*\w*(?:Error|Exception|Entry): (.+)$", text, flags=re.MULTILINE)
     return (errors or text.strip().splitlines())[-1]

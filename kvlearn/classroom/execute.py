@@ -6,7 +6,7 @@ behind it. The cell's output says what happened, and so does that of its check.
 """
 
 import os
-import shutil
+import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
@@ -27,6 +27,8 @@ from kvlearn.classroom.results import MIME
 from kvlearn.classroom.sandbox import SandboxError
 
 MOST_OUTPUT = 200_000  # characters that are kept of the output of a cell
+MOST_OUTPUTS = 5_000_000  # of all cells together
+MOST_RESULT = 50_000  # characters of what a check found
 BEFORE_ALL = "import kvlearn.classroom.inside"
 BEFORE_A_CHECK = "import kvlearn.classroom.inside as _inside; kvlearn = _inside.afresh({seeds})\n"
 
@@ -49,7 +51,8 @@ class ConfinedKernelManager(AsyncKernelManager):
         return confined
 
     def remove_folder(self):
-        shutil.rmtree(self.folder, ignore_errors=True)
+        # Not shutil.rmtree: it fails on folders that are nested a thousand times.
+        subprocess.run(["rm", "-rf", "--", str(self.folder)], stderr=subprocess.DEVNULL)
 
 
 class OutOfTime(Exception):
@@ -70,7 +73,7 @@ class ConfinedExecute(Execute):
         self._deadline = time.monotonic() + self.limits.submission_seconds
         self.timeout_func = self._seconds_left
         self._lost: dict[str, str] = {}  # ids of cells that cost a kernel, and what happened
-        done = 0
+        self._size_of_all = done = 0
         while done < len(nb.cells):
             running = None
             try:
@@ -80,8 +83,9 @@ class ConfinedExecute(Execute):
                     for running in range(done, len(nb.cells)):
                         self._run(running)
                         done = running + 1
-            except (DeadKernelError, CellTimeoutError, OutOfTime, SandboxError) as error:
-                if isinstance(error, SandboxError) and not self._lost:
+            except Exception as error:  # of a cell, whatever it did to Python, or sent to Jupyter
+                ours = running is None and not self._lost
+                if ours or isinstance(error, OSError) and not isinstance(error, TimeoutError):
                     raise
                 if running is None or time.monotonic() >= self._deadline:
                     self._give_up(nb.cells[done:])
@@ -107,17 +111,18 @@ class ConfinedExecute(Execute):
             with self.setup_kernel(
                 cwd=str(manager.folder), env=sandbox.environment(str(manager.folder)), **streams
             ):
-                self._watch = sandbox.Watch(manager.provisioner.process.pid, self.limits.memory_bytes)
+                self._watch = sandbox.Watch(manager.provisioner.process.pid, self.limits, manager.folder)
                 self._watch.start()
                 try:
                     self._prepare()
                     ready = True
-                    self._deadline += time.monotonic() - start  # what we do first is not the student's time
+                    if not self._lost:  # the first start is not the student's time; who ends Python pays
+                        self._deadline += time.monotonic() - start
                     yield
                 finally:
                     self._watch.stop()
                     sandbox.kill(manager.provisioner.process.pid)
-        except (RuntimeError, DeadKernelError, CellTimeoutError) as error:
+        except (RuntimeError, TimeoutError) as error:
             if ready or isinstance(error, SandboxError):
                 raise
             said.seek(0)
@@ -175,14 +180,20 @@ class ConfinedExecute(Execute):
             raise DeadKernelError("the cell has asked the kernel to end")  # which it does in a moment
 
     def process_message(self, msg, cell, cell_index):
-        if MIME not in msg["content"].get("data", {}) and msg["msg_type"] not in ("status", "execute_input"):
-            before, self._size = self._size, self._size + len(str(msg["content"]))
-            if before > MOST_OUTPUT:
-                return None
-            if self._size > MOST_OUTPUT:
-                text = f"[More than {MOST_OUTPUT:,} characters: the rest of this output was dropped.]\n"
-                cell.outputs.append(new_output("stream", name="stderr", text=text))
-                return None
+        if msg["msg_type"] in ("status", "execute_input"):
+            return super().process_message(msg, cell, cell_index)
+        size = len(str(msg["content"]))
+        if is_grade(cell) and MIME in msg["content"].get("data", {}) and size < MOST_RESULT:
+            return super().process_message(msg, cell, cell_index)
+        before, self._size = self._size, self._size + size
+        self._size_of_all += size
+        if before > MOST_OUTPUT:
+            return None
+        if self._size > MOST_OUTPUT or self._size_of_all > MOST_OUTPUTS:
+            self._size = MOST_OUTPUT + 1
+            text = f"[More than {MOST_OUTPUT:,} characters: the rest of this output was dropped.]\n"
+            cell.outputs.append(new_output("stream", name="stderr", text=text))
+            return None
         return super().process_message(msg, cell, cell_index)
 
     # What went wrong ---------------------------------------------------------------------------------
@@ -196,14 +207,19 @@ class ConfinedExecute(Execute):
         return max(1, round(min(self.limits.cell_seconds, left)))
 
     def _lose(self, cell, error) -> None:
-        name = type(error).__name__
-        if self._watch.exceeded or self._ran_out_of_memory(cell):
+        name = "CellTimeoutError" if isinstance(error, CellTimeoutError) else "DeadKernelError"
+        if self._watch.exceeded == "files":
+            mebibytes = self.limits.file_bytes / 2**20
+            why = f"This cell wrote more than {mebibytes:g} MiB or {sandbox.MOST_FILES} files, and was ended."
+        elif self._watch.exceeded or self._ran_out_of_memory(cell):
             name, gibibytes = "OutOfMemory", self.limits.memory_bytes / 2**30
             why = f"This cell took more than {gibibytes:g} GiB of memory, and was ended."
         elif isinstance(error, CellTimeoutError):
             why = f"This cell had not ended after {self.limits.cell_seconds} seconds, and was ended."
-        else:
+        elif isinstance(error, DeadKernelError):
             why = "This cell ended Python itself, by os._exit or quit, or by a crash."
+        else:
+            why = "This cell sent Jupyter a message that cannot be read, and was ended."
         self._lost[_name(cell)] = why
         cell.outputs = [*cell.get("outputs", []), error_output(name, why)]
 

@@ -40,6 +40,7 @@ from kvlearn.classroom.work import Job, work
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["kvlearn.classroom.work"])
 WORK = work
+ALLOWANCE = 300  # seconds
 ATTEMPTS = 2  # of a worker that is killed, before its submission is left for the next run
 
 
@@ -128,6 +129,8 @@ class _Workers:
         for number in range(settings.cores):
             self.numbers.put(number)
         self.processes, self.stopped = set(), False
+        # Of a worker: its submission's time, and ours to start Python and to read and write notebooks.
+        self.seconds = settings.submission_seconds + ALLOWANCE
 
     def stop(self) -> None:
         self.stopped = True
@@ -173,7 +176,10 @@ class _Workers:
         if self.stopped:  # meanwhile
             sandbox.kill(process.pid)
         try:
-            return True, receiver.recv()
+            if receiver.poll(self.seconds):
+                return True, receiver.recv()
+            sandbox.kill(process.pid)
+            return True, f"its worker had not ended after {self.seconds:g} seconds. Grade it by hand."
         except EOFError:
             return False, None
         finally:

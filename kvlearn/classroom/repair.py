@@ -14,12 +14,14 @@ defines. The student's own cells stay where they were: behind the cell of the re
 import json
 import re
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 import nbformat
 from nbformat import NotebookNode
 
 TYPES = ("code", "markdown", "raw")
 MOST_CELLS = 2000  # the longest exercise has about 50
+MOST_SOURCE = 1_000_000  # characters of one cell
 STUB = re.compile(r"# YOUR CODE HERE\s+raise NotImplementedError")
 HAND_IN = "Hand in the .ipynb file itself (in Jupyter: File > Download), not a PDF, a web page or a .py file."
 
@@ -92,7 +94,7 @@ def _text(value) -> str:
     if isinstance(value, list):
         value = "".join(part for part in value if isinstance(part, str))
     # A lone half of a surrogate pair can stand in JSON, and can not be written to a file.
-    text = value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else ""
+    text = value[:MOST_SOURCE].encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else ""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -291,7 +293,7 @@ def _of_another(data: dict, released: NotebookNode) -> list[str]:
         return []
     source = theirs.get("source")
     if isinstance(source, str) and source != ours.get("source"):
-        names = [re.sub(r".*/|\.py$", "", path)[:80] for path in (source, ours.get("source", ""))]
+        names = [PurePosixPath(path[:200]).stem for path in (source, ours.get("source", ""))]
         return [f"Your file is the notebook of {names[0]}, not of {names[1]}. Hand in the one of {names[1]}."]
     if theirs.get("made_from") != ours.get("made_from"):
         return [

@@ -27,6 +27,7 @@ from kvlearn import model_store
 FIRST_UID = 61_000  # of the users that workers become; Debian gives people at most 59,999
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 FILES = ("/etc/alternatives", "/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl")
+MOST_FILES = 1000  # in the folder that both sides see; Jupyter needs six
 PACKAGE = Path(kvlearn.__file__).parent
 
 
@@ -37,7 +38,7 @@ class Limits:
     cell_seconds, submission_seconds: of each cell, and of all of them.
     memory_bytes: of each process, and of all together.
     processes: at once, threads among them.
-    file_bytes: of one file, and of all files together.
+    file_bytes: of one file, and of all files of a folder that can be written.
     """
 
     cell_seconds: int = 60
@@ -55,8 +56,10 @@ class SandboxError(RuntimeError):
 def missing() -> str | None:
     """A sentence if student code would run without walls here, else None.
 
-    Raises SandboxError where bubblewrap is installed and does not work.
+    Raises SandboxError where bubblewrap is installed and does not work, and elsewhere than on Linux.
     """
+    if sys.platform != "linux":
+        raise SandboxError("Grading needs Linux: the walls and limits around student code are Linux's.")
     if not shutil.which("bwrap"):
         return (
             "bubblewrap is not installed: student code can read what you can read, and reach the network. "
@@ -97,14 +100,14 @@ def command(inner: list[str], shared: Path, limits: Limits, worker: int = 0) -> 
         "RLIMIT_CPU": limits.submission_seconds * (os.cpu_count() or 1),
     }
     who = "-" if uid is None else str(uid)
-    script = str(Path(__file__).with_name("limits.py"))
+    script = str(PACKAGE / "classroom" / "limits.py")
     limited = [sys.executable, "-I", script, json.dumps(numbers), who, *inner]
     return [*_walls(shared, limits), *limited] if shutil.which("bwrap") else limited
 
 
 def environment(home: str) -> dict[str, str]:
     """What student code may know of this process's environment."""
-    return {
+    variables = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "HOME": home,
@@ -113,6 +116,10 @@ def environment(home: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+    # This package, also where an environment that several clones share would find that of another clone.
+    if not PACKAGE.is_relative_to(sys.prefix):
+        variables["PYTHONPATH"] = str(PACKAGE.parent)
+    return variables
 
 
 def _walls(shared: Path, limits: Limits) -> list[str]:
@@ -142,6 +149,7 @@ def _walls(shared: Path, limits: Limits) -> list[str]:
     words += ["--proc", "/proc", "--dev", "/dev"]
     words += ["--perms", "1777", "--size", str(limits.file_bytes), "--tmpfs", "/tmp"]
     words += ["--perms", "1777", "--dir", home]
+    words += ["--perms", "1777", "--size", str(limits.file_bytes), "--tmpfs", "/dev/shm"]
     seen = [sys.base_prefix, sys.prefix, str(PACKAGE), str(model_store.store())]
     for path in sorted({str(up) for end in (*seen, shared) for up in Path(end).parents[:-1]}):
         if not path.startswith(SYSTEM):
@@ -161,26 +169,44 @@ def _readable_by_all() -> bool:
 
 
 class Watch(threading.Thread):
-    """Kill a process and all that it started once they take more memory together than they may.
+    """Kill a process and all that it started once they take more than they may, together.
 
-    A limit of the system counts each process alone, so that many small ones would pass it.
+    A limit of the system counts each process alone, so that many small ones would pass it, and no limit
+    counts the files in the folder that both sides see. `exceeded` says what it was: "memory" or "files".
     """
 
-    def __init__(self, pid: int, memory_bytes: int, seconds: float = 0.25):
+    def __init__(self, pid: int, limits: Limits, folder: Path, seconds: float = 0.25):
         super().__init__(daemon=True)
-        self.pid, self.memory_bytes, self.seconds = pid, memory_bytes, seconds
-        self.exceeded, self._over = False, threading.Event()
+        self.pid, self.limits, self.folder, self.seconds = pid, limits, folder, seconds
+        self.exceeded, self._over = None, threading.Event()
 
     def run(self):
         while not self._over.wait(self.seconds):
-            family = descendants(self.pid)
-            if sum(resident_bytes(pid) for pid in family) > self.memory_bytes:
-                self.exceeded = True
+            if sum(resident_bytes(pid) for pid in descendants(self.pid)) > self.limits.memory_bytes:
+                self.exceeded = "memory"
+            elif not _fits(self.folder, self.limits.file_bytes):
+                self.exceeded = "files"
+            if self.exceeded:
                 kill(self.pid)
                 return
 
     def stop(self):
         self._over.set()
+
+
+def _fits(folder: Path, most_bytes: int) -> bool:
+    """Whether the files in a folder are neither too large together nor too many."""
+    size = count = 0
+    for _, folders, files, descriptor in os.fwalk(folder):
+        count += len(folders) + len(files)
+        for name in files:
+            try:
+                size += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
+            except OSError:
+                continue  # it has just gone
+        if size > most_bytes or count > MOST_FILES:
+            return False
+    return True
 
 
 def descendants(pid: int) -> list[int]:

@@ -93,7 +93,7 @@ def create(root: Path) -> tuple[Path, bool]:
     seeds = sorted(secrets.SystemRandom().sample(range(1, 2**31), 2))
     patterns = "\n".join(f'    "{pattern}",' for pattern in PATTERNS)
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         # "x": of two that start at once, one writes; 0o600: the seeds are for the instructor alone.
         with open(path, "x", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
             try:

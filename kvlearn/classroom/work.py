@@ -4,7 +4,9 @@ A process of its own for each submission: one that is killed takes no other with
 whole or not at all.
 """
 
+import ast
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,15 +46,17 @@ class Job:
 def work(job: Job, sender) -> None:
     """Do the job, in a group of processes of its own; send None, or a sentence about what went wrong."""
     os.setsid()
+    said = None
     try:
         run(job)
-        sender.send(None)
     except SandboxError as error:
-        sender.send(str(error))
+        said = str(error)
     except OSError as error:
-        sender.send(f"{error.filename or job.executed}: {error.strerror or error}.")
+        said = f"{error.filename or job.executed}: {error.strerror or error}."
     except Exception as error:  # ours, not the submission's: the others are graded all the same
-        sender.send(f"its worker failed: {type(error).__name__}: {error}")
+        said = f"its worker failed: {type(error).__name__}: {error}"
+    with suppress(BrokenPipeError):  # nobody waits for it any more
+        sender.send(said)
 
 
 def run(job: Job) -> None:
@@ -66,7 +70,7 @@ def run(job: Job) -> None:
     notebook, _ = execute.preprocess(notebook, {})
     for cell in notebook.cells:
         if is_grade(cell) and cell.cell_type == "code":
-            require_result(cell)
+            require_result(cell, job.seeds)
             let_warnings_be(cell)
     notebook.metadata["kvlearn"] = {"record": job.record, "notes": mended.notes, "copied": flagged}
     write_whole(job.executed, nbformat.writes(notebook) + "\n")
@@ -80,13 +84,36 @@ def take_checks(notebook: NotebookNode, source: NotebookNode) -> None:
             cell.source = texts[cell.metadata.nbgrader.grade_id]
 
 
-def require_result(cell: NotebookNode) -> None:
-    """No points where no check said that all is right: nbgrader gives them where nothing went wrong."""
-    found = [output.data[MIME] for output in cell.outputs if MIME in output.get("data", {})]
+def require_result(cell: NotebookNode, seeds: tuple[int, ...]) -> None:
+    """No points where no check said that all is right: nbgrader gives them where nothing went wrong.
+
+    What a check says names its seeds, those of the class among them: a student who sends a result of one's
+    own does not know them.
+    """
+    expected = {
+        (name, number)
+        for name, seed in asked_for(cell.source)
+        for number in ((seed, *seeds) if seed == 0 else (seed,))
+    }
+    passed = set()
+    for output in cell.outputs:
+        match output.get("data", {}).get(MIME):
+            case {"exercise": str(name), "passed": True, "seeds": [*numbers]}:
+                passed |= {(name, number) for number in numbers if type(number) is int}
     failed = any(output.output_type == "error" for output in cell.outputs)
-    ours = "kvlearn.check(" in cell.source  # not an instructor's own cell of assertions
-    if ours and not failed and not (found and all(result.get("passed") is True for result in found)):
+    if not failed and not expected <= passed:
         cell.outputs.append(error_output("NoResult", "The check did not come to its end."))
+
+
+def asked_for(source: str) -> list[tuple[str, int]]:
+    """The exercise and seed of each `kvlearn.check(...)` in the text of a check's cell."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    asked = []
+    for call in calls:
+        if ast.unparse(call.func) == "kvlearn.check":
+            seeds = [ast.literal_eval(word.value) for word in call.keywords if word.arg == "seed"]
+            asked.append((ast.literal_eval(call.args[0]), *(seeds or [0])))
+    return asked
 
 
 def let_warnings_be(cell: NotebookNode) -> None:

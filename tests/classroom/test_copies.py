@@ -3,8 +3,11 @@
 import ast
 import inspect
 
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
 from kvlearn.attention import position_mask
-from kvlearn.classroom.copies import of_the_library, shape
+from kvlearn.classroom.copies import copied, of_the_library, shape
 
 MASKED = """
 def masked_attention(q, k, v, mask):
@@ -27,6 +30,41 @@ def test_the_library_handed_over_or_called():
     ]
     call = "def masked_attention(q, k, v, mask):\n    return kvlearn.attention(q, k, v, mask=mask)"
     assert of_the_library(call) == ["it uses kvlearn.attention"]
+
+
+@pytest.mark.parametrize(
+    "text, uses",
+    [
+        ("import kvlearn as kv\nweights = kv.attention", "kvlearn.attention"),
+        ("import kvlearn.attention as a\nweights = a.attention", "kvlearn.attention"),
+        ("k = kvlearn\nweights = k.attention", "kvlearn by another name"),
+        ("weights = getattr(kvlearn, 'attention')", "kvlearn by another name"),
+    ],
+)
+def test_the_library_under_another_name(text, uses):
+    """A flag that is lost with `as`, an assignment, or getattr."""
+    assert f"it uses {uses}" in of_the_library(text)
+
+
+def test_an_import_in_another_cell():
+    """A call whose import stands in a cell that is no answer."""
+
+    def cell(text, solution=False):
+        one = new_code_cell(text)
+        marks = {"solution": True, "grade": False, "grade_id": "masked", "schema_version": 3}
+        if solution:
+            one.metadata["nbgrader"] = marks
+        return one
+
+    ours = new_notebook(cells=[cell("import kvlearn"), cell(MASKED, True)])
+    given = new_notebook(
+        cells=[
+            cell("from kvlearn.attention import attention as attend"),
+            cell("def masked(q, k, v, mask):\n    return attend(q, k, v, mask=mask)", True),
+        ]
+    )
+    assert copied(given, ours) == ["masked: it uses kvlearn.attention.attention"]
+    assert copied(new_notebook(cells=[given.cells[0], cell(MASKED, True)]), ours) == []
 
 
 def test_what_the_course_uses_itself_is_allowed():
@@ -53,5 +91,9 @@ def shape_of(text):
 
 
 def test_what_cannot_be_read_is_no_copy():
-    """A syntax error in an answer that ends the grader."""
+    """A syntax error in an answer that ends the grader, or a tree that is too deep or too long for it."""
     assert of_the_library("def f(:") == []
+    assert of_the_library("def f(x):\n    return x" + ".T" * 2000) == []
+    assert of_the_library("x = " + "-" * 19_000 + "1") == []
+    (said,) = of_the_library("x = 1\n" * 10_000)
+    assert said == "it is longer than 20,000 letters, and was not compared"

@@ -1,5 +1,9 @@
 """Submissions that end a kernel, or never end, cost a cell and not the rest."""
 
+import tempfile
+import time
+from pathlib import Path
+
 import nbformat
 import pytest
 from walls import needs_walls
@@ -119,6 +123,63 @@ def test_fifty_megabytes_of_output_and_a_question():
     assert "was dropped" in done.cells[3].outputs[-1].text
     assert "input" in found[4][0][0]
     assert found["split_heads-check"] == ([], [True]) and found["merge_heads-check"] == ([], [True])
+
+
+SEND = "k = get_ipython().kernel\nk.session.send(k.iopub_socket, 'stream', {}, parent=k.get_parent())"
+BAD_SIGNATURE = """
+import time
+get_ipython().kernel.iopub_socket.send_multipart([b"x", b"<IDS|MSG>", b"bad", b"{}", b"{}", b"{}", b"{}"])
+time.sleep(1)
+"""
+NO_OUTPUT = "from IPython.display import publish_display_data\npublish_display_data({'text/plain': 5})"
+
+
+def test_messages_that_are_none():
+    """What code sends Jupyter past IPython ends the worker, and the submission is never graded."""
+    found, done = run(notebook(SEND, BAD_SIGNATURE, NO_OUTPUT))
+    unreadable = ["This cell sent Jupyter a message that cannot be read, and was ended."]
+    assert found[3] == found[4] == found[5] == (unreadable, [])
+    nbformat.validate(done)
+    assert found["split_heads-check"] == ([], [True]) and found["merge_heads-check"] == ([], [True])
+
+
+def test_files_beside_the_sockets():
+    """The folder that both sides see is on the instructor's disk: its files count, and go."""
+    fill = """
+import pathlib, time
+place = pathlib.Path(get_ipython().config["IPKernelApp"]["connection_file"]).parent
+for number in range(24):
+    (place / str(number)).write_bytes(bytes(2**20))
+    time.sleep(0.1)
+time.sleep(60)
+"""
+    deep = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')"
+    there = set(Path(tempfile.gettempdir()).glob("kvlearn-*"))
+    limits = Limits(cell_seconds=30, submission_seconds=200, file_bytes=16 * 2**20)
+    found, _ = run(notebook(fill, split_heads=RIGHT["split_heads"] + deep), limits)
+    assert found[3] == (["This cell wrote more than 16 MiB or 1000 files, and was ended."], [])
+    assert found["merge_heads-check"] == ([], [True])
+    assert set(Path(tempfile.gettempdir()).glob("kvlearn-*")) <= there
+
+
+def test_results_of_ones_own_without_end():
+    """A check's kind of message is no way around the limit on output."""
+    flood = f"""
+from IPython.display import publish_display_data
+for _ in range(30):
+    publish_display_data({{{MIME!r}: {{"exercise": "split_heads", "message": "x" * 100_000}}}})
+"""
+    found, done = run(notebook(flood, split_heads=RIGHT["split_heads"] + flood))
+    assert len(nbformat.writes(done)) < 2_000_000
+    assert found["split_heads-check"] == ([], [True])
+
+
+def test_who_ends_python_again_and_again_pays_for_it():
+    """Twenty starts of Python, none of them within the time that a submission has."""
+    given = notebook(*["import os\nos._exit(0)"] * 20)
+    start = time.monotonic()
+    run(given, Limits(cell_seconds=5, submission_seconds=10))
+    assert time.monotonic() - start < 100  # 20 starts take longer
 
 
 def test_the_whole_has_a_limit_too():

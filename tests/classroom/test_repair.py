@@ -386,6 +386,19 @@ def test_an_older_release(release, done):
     assert "nbgrader" not in repaired.notebook.cells[position(repaired.notebook, "def banded_mask")].metadata
 
 
+def test_metadata_of_a_million_letters(done, release):
+    """A field that is searched in a way that takes hours, in the worker, where no limit holds."""
+    done["metadata"]["kvlearn"] = {"source": "a" * 1_000_000}
+    found = repair(json.dumps(done), release)
+    assert max(map(len, found.notes)) < 400
+
+
+def test_a_cell_of_ten_million_letters(done, release):
+    """All that comes after reads an answer that nobody wrote by hand."""
+    find(done, "causal_mask")["source"] += "# x" * 5_000_000
+    assert len(find(repair(json.dumps(done), release).notebook, "causal_mask")["source"]) <= 1_000_000
+
+
 def test_the_notebook_of_another_assignment(release):
     """A blank grade without a word about why."""
     repaired = mend(nbformat.writes(solved("01_attention")), release)

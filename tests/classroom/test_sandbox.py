@@ -1,6 +1,8 @@
 """The walls around a student's code, tried from inside."""
 
 import os
+import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from walls import inside, needs_walls
 
-from kvlearn.classroom import sandbox
+from kvlearn.classroom import limits, sandbox
 from kvlearn.classroom.sandbox import Limits
 
 pytestmark = pytest.mark.slow  # each starts a Python of its own
@@ -130,7 +132,7 @@ for _ in range(4):
 time.sleep(60)
 """
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    watch = sandbox.Watch(process.pid, 150 * 2**20)
+    watch = sandbox.Watch(process.pid, Limits(memory_bytes=150 * 2**20), tmp_path)
     watch.start()
     try:
         process.wait(30)
@@ -138,7 +140,7 @@ time.sleep(60)
     finally:
         watch.stop()
         sandbox.kill(process.pid)
-    assert watch.exceeded
+    assert watch.exceeded == "memory"
     time.sleep(0.1)
     assert [p for p in sandbox.descendants(process.pid) if sandbox.resident_bytes(p)] == []
 
@@ -146,19 +148,102 @@ time.sleep(60)
 def test_the_watch_leaves_what_is_small(tmp_path):
     """A watch that ends what may live."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
-    watch = sandbox.Watch(process.pid, 2**30, seconds=0.05)
+    (tmp_path / "small").write_bytes(bytes(5000))
+    watch = sandbox.Watch(process.pid, Limits(), tmp_path, seconds=0.05)
     watch.start()
     assert process.wait(30) == 0
     watch.stop()
-    assert not watch.exceeded
+    assert watch.exceeded is None
+
+
+@pytest.mark.parametrize("files, size", [(5, 3 * 2**20), (sandbox.MOST_FILES + 1, 0)], ids=["large", "many"])
+def test_the_watch_counts_the_files_that_both_sides_see(tmp_path, files, size):
+    """The folder of the kernel's sockets lies on the instructor's disk: written full, file by file."""
+    (tmp_path / "deep").mkdir()
+    for number in range(files):
+        (tmp_path / "deep" / str(number)).write_bytes(bytes(size))
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    watch = sandbox.Watch(process.pid, Limits(file_bytes=12 * 2**20), tmp_path, seconds=0.05)
+    watch.start()
+    try:
+        assert process.wait(30) == -9
+    finally:
+        watch.stop()
+        sandbox.kill(process.pid)
+    assert watch.exceeded == "files"
+
+
+@pytest.mark.skipif(platform.machine() not in limits.REFUSED, reason="no numbers of this machine's calls")
+def test_calls_that_are_refused(tmp_path):
+    """Memory that belongs to no process, a user with all rights, notes for the next submission."""
+    numbers = limits.REFUSED[platform.machine()]
+    clone = limits.CLONE[platform.machine()]
+    code = f"""
+import ctypes, subprocess, threading
+libc = ctypes.CDLL(None, use_errno=True)
+for name, number in {numbers}.items():
+    libc.syscall(number, 0, 0, 0, 0, 0)
+    if ctypes.get_errno() != 1:
+        print(name, ctypes.get_errno())
+print(libc.syscall({clone}, 0x10000000 | 17, 0, 0, 0, 0), ctypes.get_errno())  # CLONE_NEWUSER
+thread = threading.Thread(target=print, args=("a thread",))
+thread.start()
+thread.join()
+print(subprocess.run(["echo", "a process"], capture_output=True, text=True).stdout, end="")
+"""
+    assert inside(code, tmp_path).stdout == "-1 1\na thread\na process\n"
+
+
+def test_a_shared_memory_that_is_full(tmp_path):
+    """/dev/shm without a size is the instructor's memory: torch's own workers need a little of it."""
+    code = """
+with open("/dev/shm/x", "wb", buffering=0) as one, open("/dev/shm/y", "wb", buffering=0) as other:
+    for file in (one, other):
+        try:
+            for _ in range(40):
+                file.write(bytes(2**20))
+            print("written")
+        except OSError as error:
+            print(error.strerror)
+"""
+    shown = inside(code, tmp_path, Limits(file_bytes=48 * 2**20))
+    assert shown.stdout == "written\nNo space left on device\n", shown.stderr
 
 
 def test_without_bubblewrap_a_sentence(monkeypatch):
     """Walls that are missing in silence."""
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     assert "bubblewrap is not installed" in sandbox.missing() and "apt install" in sandbox.missing()
-    monkeypatch.setattr(sandbox.shutil, "which", lambda name: "/usr/bin/bwrap")
+
+
+@needs_walls
+def test_bubblewrap_that_works_and_one_that_does_not(tmp_path, monkeypatch):
+    """A class with 0 points, or thirty equal problems, where this system lets nobody make walls."""
     assert sandbox.missing() is None
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: str(broken))
+    with pytest.raises(sandbox.SandboxError, match="No permissions to create a new namespace. Nothing was"):
+        sandbox.missing()
+
+
+def test_grading_elsewhere_than_on_linux(monkeypatch):
+    """A traceback about /proc."""
+    monkeypatch.setattr(sandbox.sys, "platform", "darwin")
+    with pytest.raises(sandbox.SandboxError, match="Grading needs Linux"):
+        sandbox.missing()
+
+
+@needs_walls
+def test_the_package_inside_is_the_one_that_grades(tmp_path, monkeypatch):
+    """Two clones and one environment: inside, Python looks for the other clone's package, and finds none."""
+    clone = tmp_path / "clone" / "kvlearn"
+    (tmp_path / "shared").mkdir()
+    shutil.copytree(sandbox.PACKAGE, clone, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(sandbox, "PACKAGE", clone)
+    shown = inside("import kvlearn; print(kvlearn.__file__)", tmp_path / "shared")
+    assert shown.stdout == f"{clone}/__init__.py\n", shown.stderr
 
 
 def test_without_bubblewrap_limits_remain(tmp_path, monkeypatch):

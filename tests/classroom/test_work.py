@@ -9,7 +9,7 @@ from nbgrader.utils import determine_grade
 from kvlearn.classroom import grade
 from kvlearn.classroom.results import MIME
 from kvlearn.classroom.settings import Settings
-from kvlearn.classroom.work import let_warnings_be, require_result
+from kvlearn.classroom.work import asked_for, let_warnings_be, require_result
 
 
 def check(*outputs, source='kvlearn.check("split_heads", split_heads)'):
@@ -19,27 +19,49 @@ def check(*outputs, source='kvlearn.check("split_heads", split_heads)'):
     return one
 
 
-def said(passed):
-    return new_output("display_data", data={MIME: {"exercise": "split_heads", "passed": passed}})
+SEEDS = (5, 6)
+
+
+def said(passed, seeds=(0, *SEEDS), exercise="split_heads"):
+    found = {"exercise": exercise, "passed": passed, "seeds": list(seeds)}
+    return new_output("display_data", data={MIME: found})
+
+
+def junk(found):
+    return new_output("display_data", data={MIME: found})
 
 
 @pytest.mark.parametrize("outputs, points", [
     ((), 0),
     ((new_output("stream", name="stdout", text="passed"),), 0),
     ((said(True),), 3),
-    ((said(True), said(False)), 0),
+    ((said(True, seeds=[0]), said(False)), 0),
+    ((said(True, seeds=[0]),), 0),  # one that a student sends does not know the class's seeds
+    ((said(True, exercise="merge_heads"),), 0),
+    ((junk("hello"), junk({"passed": True}), junk({"passed": True, "exercise": [], "seeds": [[]]})), 0),
+    ((junk([1]), said(True)), 3),
 ])  # fmt: skip
 def test_points_need_a_check_that_said_so(outputs, points):
     """nbgrader gives all points to a cell in which nothing went wrong, so also to one that never ran."""
     one = check(*outputs)
-    require_result(one)
+    require_result(one, SEEDS)
     assert determine_grade(one)[0] == points
+
+
+def test_each_check_of_a_cell_must_have_run():
+    """A hidden test behind the visible one that never ran, because the answer ended the cell in silence."""
+    source = 'kvlearn.check("split_heads", f)\nkvlearn.check("split_heads", f, seed=1153)'
+    assert asked_for(source) == [("split_heads", 0), ("split_heads", 1153)]
+    for outputs, points in (((said(True),), 0), ((said(True), said(True, seeds=[1153])), 3)):
+        one = check(*outputs, source=source)
+        require_result(one, SEEDS)
+        assert determine_grade(one)[0] == points
 
 
 def test_an_instructors_own_assertions_count_as_they_are():
     """A cell that never calls kvlearn.check has no result to send."""
     one = check(source="assert split_heads is not None")
-    require_result(one)
+    require_result(one, SEEDS)
     assert determine_grade(one)[0] == 3
 
 
