@@ -19,6 +19,9 @@ from kvlearn.classroom import downloads
 from kvlearn.classroom.downloads import Download
 from kvlearn.classroom.files import write_whole
 
+# Folders of the course: in a student's clone the path of a notebook does not say who the student is. (Nor
+# does a folder that is called after an assignment.)
+NOBODY = ("course", "exercises", "notebooks", "solutions", "work")
 # What browsers and platforms put behind a name that is taken: " (1)", "-1", " - Copy", " copy 2".
 SUFFIX = r"(?P<copy{n}>(?:\s*\(\d+\)|-\d+| - Copy| copy(?: \d+)?)*)"
 TIMESTAMP = r"\d{4}-?\d\d-?\d\d[ T_-]?\d\d[-:.h]?\d\d(?:[-:.]?\d\d)?"
@@ -139,7 +142,7 @@ def read_name(file: Download, patterns, assignments, assignment: str | None = No
     for pattern in patterns:
         match = compile_pattern(pattern, assignments).fullmatch(path)
         known = {name.casefold(): name for name in assignments}
-        if match and match["student"].casefold() not in known:  # a folder 02_causal_masking is no student
+        if match and match["student"].casefold() not in {*known, *NOBODY}:
             named = known[match["notebook"].casefold()]
             if assignment and named != assignment:
                 raise ValueError(f"it is named after {named}, and this is a download of {assignment}.")
@@ -148,7 +151,7 @@ def read_name(file: Download, patterns, assignments, assignment: str | None = No
     if assignment and not any(bare.startswith(name.casefold()) for name in assignments):
         for pattern in patterns:
             match = compile_pattern(pattern, assignments, any_name=True).fullmatch(path)
-            if match:
+            if match and match["student"].casefold() not in NOBODY:
                 return _submission(file, match, assignment)
     return None
 

@@ -22,11 +22,16 @@ Students = Annotated[list[str] | None, typer.Option("--student", help="Only this
 
 
 @contextmanager
-def _course() -> Iterator[Path]:
-    """The folder of the course, for this command alone; what is wrong is one sentence, and exit code 2."""
+def _course(begun: bool = True) -> Iterator[Path]:
+    """The folder of the course, for this command alone; what is wrong is one sentence, and exit code 2.
+
+    `begun`: there must be settings, and they must be right, for a command that does not read them as well.
+    """
     try:
         root = _root()
         with course.alone(root):
+            if begun:
+                settings.read(root)
             yield root
     except (ValueError, OSError, SandboxError) as error:
         text = str(error)
@@ -39,7 +44,7 @@ def _course() -> Iterator[Path]:
 @app.command()
 def start() -> None:
     """Make classroom/ with the settings of this class."""
-    with _course() as root:
+    with _course(begun=False) as root:
         course.open_course(root)
         path, written = settings.create(root)
         settings.read(root)
@@ -50,7 +55,6 @@ def start() -> None:
 def release_command(assignments: Assignments = None) -> None:
     """Put assignments into the gradebook; what students get lies in exercises/."""
     with _course() as root:
-        settings.read(root)
         names = [course.find_assignment(root, name) for name in assignments or course.assignments(root)]
         for name in names:
             if release.release(root, name):
@@ -87,6 +91,8 @@ def collect(
         typer.echo(f"no pattern fits: {_line(path)}", err=True)
     for problem in found.problems:
         typer.echo(_line(problem), err=True)
+    if found.unmatched and not name:
+        typer.echo("Notebooks that students have renamed: collect them again with --assignment.", err=True)
     raise typer.Exit(int(bool(found.unmatched or found.problems)))
 
 
@@ -96,7 +102,11 @@ def grade_command(assignment: Assignment, student: Students = None) -> None:
     for ending in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: workers are taken along
         signal.signal(ending, signal.default_int_handler)
     with _course() as root:
-        done = grade.grade(root, assignment, student, typer.echo)
+        try:
+            done = grade.grade(root, assignment, student, typer.echo)
+        except KeyboardInterrupt:
+            typer.echo("Broken off. The same command goes on where it stopped.", err=True)
+            raise typer.Exit(130) from None
     typer.echo(
         f"{len(done.graded)} graded, {len(done.unchanged)} as they were, {len(done.problems)} not graded."
     )

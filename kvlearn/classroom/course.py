@@ -112,16 +112,19 @@ def check_gradebook(course: CourseDirectory) -> None:
     try:
         database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
-            has_courses = "SELECT 1 FROM sqlite_master WHERE name = 'course'"
-            rows = (
-                database.execute("SELECT id FROM course") if database.execute(has_courses).fetchone() else []
-            )
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            if tables and "course" not in tables:
+                raise sqlite3.DatabaseError("it holds other tables")
+            rows = database.execute("SELECT id FROM course") if tables else []
             # nbgrader's own preprocessors open the gradebook without a course, which makes a default one.
             others = sorted({str(row[0]) for row in rows} - {course.course_id, "default_course"})
         finally:
             database.close()
     except sqlite3.Error as error:
-        raise CourseError(f"{path} is not a gradebook that can be read: {error}. Move it away.") from None
+        raise CourseError(
+            f"{path} is not a gradebook that can be read: {error}. If it is one, see that you may read it; "
+            "if it is none, move it away."
+        ) from None
     if others:
         raise CourseError(
             f"{path} is the gradebook of another course, {others[0]!r}; this one is {course.course_id!r}. "
@@ -166,7 +169,9 @@ def find_assignment(root: Path, name: str) -> str:
     matches = [n for n in known if name and n.startswith(name)]
     if len(matches) == 1:
         return matches[0]
-    close = matches or difflib.get_close_matches(name, known, 1) or known
+    if matches:
+        raise CourseError(f"{name!r} fits more than one assignment: {', '.join(matches)}.")
+    close = difflib.get_close_matches(name, known, 1) or known
     raise CourseError(f"There is no assignment {name!r}. There is: {', '.join(close)}.")
 
 

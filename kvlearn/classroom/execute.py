@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.preprocessors import Execute
 from nbgrader.utils import is_grade
-from traitlets import Any, Bool, Integer, List
+from traitlets import Any, Bool, Dict, Integer, List, Unicode
 
 from kvlearn.classroom import sandbox
 from kvlearn.classroom.results import MIME
@@ -36,10 +36,10 @@ BEFORE_A_CHECK = "import kvlearn.classroom.inside as _inside; kvlearn = _inside.
 class ConfinedKernelManager(AsyncKernelManager):
     """Starts a kernel inside, and talks to it through sockets in a folder that both sides see."""
 
-    def __init__(self, limits=None, worker=0, **kwargs):
+    def __init__(self, limits, worker, scratch, **kwargs):
         super().__init__(**kwargs)
-        self.limits, self.worker = limits or sandbox.Limits(), worker
-        self.folder = Path(tempfile.mkdtemp(prefix="kvlearn-"))
+        self.limits, self.worker = limits, worker
+        self.folder = Path(tempfile.mkdtemp(prefix="kvlearn-", dir=scratch or None))
         self.transport = "ipc"
         self.connection_file = str(self.folder / "kernel.json")
 
@@ -64,8 +64,10 @@ class ConfinedExecute(Execute):
 
     limits = Any(sandbox.Limits())
     worker = Integer(0, help="Which worker this is; each has a user of its own.")
+    scratch = Unicode(help="The folder for what is needed while it runs; the system's when left out.")
     startup_timeout = Integer(120, help="Seconds that a kernel, and torch in it, may take to start.")
     seeds = List(help="Seeds of the checks beside the one that students see.")
+    answers = Dict(help="By grade_id, what takes the place of an answer that is not right.")
     interrupt_on_timeout = Bool(False, help="Never: code can catch an interrupt, and go on.")
 
     def preprocess(self, nb: NotebookNode, resources):
@@ -73,6 +75,7 @@ class ConfinedExecute(Execute):
         self._deadline = time.monotonic() + self.limits.submission_seconds
         self.timeout_func = self._seconds_left
         self._lost: dict[str, str] = {}  # ids of cells that cost a kernel, and what happened
+        self._replaced: set[str] = set()  # checks behind which a right answer stands
         self._size_of_all = done = 0
         while done < len(nb.cells):
             running = None
@@ -99,7 +102,9 @@ class ConfinedExecute(Execute):
     @contextmanager
     def _kernel(self, nb, resources):
         NotebookClient.__init__(
-            self, nb, ConfinedKernelManager(self.limits, self.worker, kernel_name="python3")
+            self,
+            nb,
+            ConfinedKernelManager(self.limits, self.worker, self.scratch, kernel_name="python3"),
         )
         self.reset_execution_trackers()
         self._check_assign_resources(resources)
@@ -151,6 +156,7 @@ class ConfinedExecute(Execute):
         answer = self._lost.get(_answered(cell))
         if answer is not None:
             cell.outputs = [error_output("NotChecked", f"There is nothing to check. {answer}")]
+            self._replace(cell)
             return
         self._size = 0
         source = cell.source
@@ -160,11 +166,21 @@ class ConfinedExecute(Execute):
             self.execute_cell(cell, index)
         finally:
             cell.source = source
+        if is_grade(cell) and any(output.output_type == "error" for output in cell.outputs):
+            self._replace(cell)
+
+    def _replace(self, check: NotebookNode) -> None:
+        """Put a right answer in the place of one that is not: it costs its own points, and no others."""
+        self._replaced.add(_name(check))
+        if _answered(check) in self.answers:
+            self._apart(new_code_cell(self.answers[_answered(check)]))
 
     def _run_again(self, index: int) -> None:
         """For what the cells behind it need: a check leaves nothing, and a lost cell would be lost again."""
         cell = self.nb.cells[index]
-        if cell.cell_type == "code" and not is_grade(cell) and _name(cell) not in self._lost:
+        if _name(cell) in self._replaced:
+            self._replace(cell)
+        elif cell.cell_type == "code" and not is_grade(cell) and _name(cell) not in self._lost:
             self._apart(deepcopy(cell))
 
     def _apart(self, cell: NotebookNode) -> None:
@@ -209,7 +225,7 @@ class ConfinedExecute(Execute):
     def _lose(self, cell, error) -> None:
         name = "CellTimeoutError" if isinstance(error, CellTimeoutError) else "DeadKernelError"
         if self._watch.exceeded == "files":
-            mebibytes = self.limits.file_bytes / 2**20
+            name, mebibytes = "TooMuchWritten", self.limits.file_bytes / 2**20
             why = f"This cell wrote more than {mebibytes:g} MiB or {sandbox.MOST_FILES} files, and was ended."
         elif self._watch.exceeded or self._ran_out_of_memory(cell):
             name, gibibytes = "OutOfMemory", self.limits.memory_bytes / 2**30

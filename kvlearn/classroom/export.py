@@ -63,6 +63,8 @@ def export(root: Path, to: Path, style: str = "plain", assignments=(), unfinishe
     released. For Canvas and Moodle a grade that still waits for grading by hand is left blank unless
     `unfinished`. Raises ExportError and CourseError; the file is then as it was.
     """
+    if not to.name:
+        raise ExportError("Name the CSV file to write, such as classroom/grades.csv.")
     if style not in STYLES:
         raise ExportError(f"There is no export for {style!r}. There is: {', '.join(STYLES)}.")
     names = [course.find_assignment(root, name) for name in assignments]

@@ -30,7 +30,7 @@ class Outcome:
         knows has its grade_id in words.
     state: one of STATES; PROSE where a person gives the points.
     reason: why it is not right, in sentences, as the checker or Python said it.
-    stopped_by: "time", "memory" or "crash" where the state is "stopped".
+    stopped_by: "time", "memory", "files" or "crash" where the state is "stopped".
     misconception: the name of the mistake, where it is a known one.
     cause: one of reasons.CAUSES where the answer is wrong, and its mistake has no name.
     other_inputs: found with the class's own seeds only: the student's own check had passed.

@@ -13,6 +13,7 @@ STOPPED = {
     "CellTimeoutError": "time",
     "NotRun": "time",
     "OutOfMemory": "memory",
+    "TooMuchWritten": "files",
     "DeadKernelError": "crash",
     "NotRunAgain": "crash",
     "NoResult": "crash",
@@ -20,6 +21,7 @@ STOPPED = {
 ADVICE = {
     "time": "Is there a loop that never ends?",
     "memory": "Is there a tensor or a list that grows in a loop, or one of far too large a shape?",
+    "files": "Is there a loop that writes files, or one file that grows?",
     "crash": "Take out exit(), quit() and os._exit(); restart your kernel, and run all cells from the top.",
 }
 # What to do about an error of Python's, where its own words do not say it.

@@ -39,7 +39,9 @@ def validate(path: Path) -> tuple[list[Outcome], int]:
     Raises OSError, or what nbformat and nbgrader raise, for a file that is no notebook of an assignment.
     """
     # Whatever kernel the student's editor has noted, this Python runs it.
-    config = Config(Execute={"timeout": SECONDS, "kernel_name": "python3"})
+    execute = {"timeout": SECONDS, "kernel_name": "python3"}
+    execute["extra_arguments"] = ["--IPKernelApp.log_level=40"]  # errors: what it warns of is no student's
+    config = Config(Execute=execute)
     runs = Runs(config=config)
     found = runs.validate(str(path.resolve()))
     if "type_changed" in found:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.utils import is_grade
+from nbgrader.utils import is_grade, is_solution
 
 from kvlearn.classroom.copies import copied
 from kvlearn.classroom.execute import ConfinedExecute, error_output
@@ -31,6 +31,7 @@ class Job:
     source: the notebook with the answers; its checks are the ones that are run.
     executed: where the result goes.
     record: what the result is the result of; it stands in the notebook's metadata.
+    scratch: a folder for what is needed while it runs.
     """
 
     submitted: Path
@@ -41,6 +42,7 @@ class Job:
     seeds: tuple[int, ...]
     limits: Limits
     worker: int
+    scratch: Path
 
 
 def work(job: Job, sender) -> None:
@@ -66,7 +68,13 @@ def run(job: Job) -> None:
     notebook = mended.notebook
     flagged = copied(notebook, source)
     take_checks(notebook, source)
-    execute = ConfinedExecute(limits=job.limits, worker=job.worker, seeds=list(job.seeds))
+    execute = ConfinedExecute(
+        limits=job.limits,
+        worker=job.worker,
+        scratch=str(job.scratch),
+        seeds=list(job.seeds),
+        answers=answers_of(source),
+    )
     notebook, _ = execute.preprocess(notebook, {})
     for cell in notebook.cells:
         if is_grade(cell) and cell.cell_type == "code":
@@ -74,6 +82,12 @@ def run(job: Job) -> None:
             let_warnings_be(cell)
     notebook.metadata["kvlearn"] = {"record": job.record, "notes": mended.notes, "copied": flagged}
     write_whole(job.executed, nbformat.writes(notebook) + "\n")
+
+
+def answers_of(source: NotebookNode) -> dict[str, str]:
+    """The course's answer to each exercise, by grade_id."""
+    cells = [cell for cell in source.cells if cell.cell_type == "code" and is_solution(cell)]
+    return {cell.metadata.nbgrader.grade_id: cell.source for cell in cells}
 
 
 def take_checks(notebook: NotebookNode, source: NotebookNode) -> None:

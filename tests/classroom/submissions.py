@@ -1,10 +1,12 @@
 """A class that hands in everything that can be handed in: {student: Submission}."""
 
 import copy
+import inspect
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvlearn.attention import position_mask
 from kvlearn.checks import find
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,6 +170,36 @@ class Right:
 def split_heads(x, num_heads):
     return Right()
 """
+# What a check sends, sent by the answer itself, which then leaves the check.
+FORGED = """
+from IPython.display import publish_display_data
+def split_heads(x, num_heads):
+    found = {"exercise": "split_heads", "passed": True, "seed": 0, "seeds": [0], "message": "right"}
+    publish_display_data({"application/vnd.kvlearn.check+json": found})
+    raise SystemExit
+"""
+# What another submission beside it may not feel: all processes that it sees are killed, all folders deleted.
+ATTACKS = (
+    """
+import glob, os, shutil, signal
+mine = get_ipython().config["IPKernelApp"]["connection_file"]
+for folder in glob.glob("/tmp/kvlearn-*") + glob.glob("/tmp/kvlearn-*/*"):
+    if not mine.startswith(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+ours = [1, *map(int, os.listdir("/proc/self/task"))]
+for number in range(2, 40_000):
+    if number not in ours:
+        try:
+            os.kill(number, signal.SIGKILL)
+        except OSError:
+            pass
+"""
+    + SPLIT
+)
+# A function of the library with other names, and one that is the library's own.
+COPY = inspect.getsource(position_mask).replace("query_positions", "mine").replace("key_positions", "theirs")
+COPY = COPY.replace("position_mask", "seen").replace("window", "width").replace(" -> Tensor", "")
+REFERENCE = "import kvlearn\nsplit_heads = kvlearn.checks.find('split_heads').reference"
 ENDED = "This cell ended Python itself"
 LATE = "had not ended after"
 
@@ -206,5 +238,14 @@ CLASS = {
     "handed-over": Submission(
         written("from kvlearn.decoder import Decoder\n" + SPLIT), (1, 1), "it uses kvlearn"
     ),
+    "copied": Submission(
+        written("from torch import Tensor\n" + COPY + SPLIT),
+        (1, 1),
+        "seen is a copy of kvlearn.attention.position_mask",
+    ),
+    "reference": Submission(written(REFERENCE), (1, 1), "'library': True"),
+    "forged": Submission(written(FORGED), (0, 1), "SystemExit"),
+    "attacks": Submission(written(ATTACKS), (1, 1)),
+    "attacks-too": Submission(written(ATTACKS + "\n"), (1, 1)),
     "renamed": Submission(written(), (1, 1)),
 }

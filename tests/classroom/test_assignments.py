@@ -5,6 +5,7 @@ import shutil
 
 import nbformat
 import pytest
+from markupsafe import escape
 from submissions import ROOT
 from walls import needs_walls
 
@@ -105,6 +106,6 @@ def test_one_mistake_costs_its_own_points(name, root):
     (wrong,) = [one for one in found.outcomes if one.state == "wrong"]
     assert (wrong.name, wrong.misconception) == (exercise, mistake)
     text = feedback.page(found)
-    assert f"<strong>{mistake}</strong>" in text
+    assert f"<strong>{escape(mistake)}</strong>" in text
     (summary,) = report.read(root, name)
     assert [(m.students, m.exercise, m.name) for m in summary.misconceptions] == [(1, exercise, mistake)]

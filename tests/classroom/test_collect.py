@@ -179,6 +179,18 @@ def test_a_run_cut_off_between_the_two_files_goes_on(tmp_path, folder, run, monk
     assert there(tmp_path) == {f"jane/{MASKING}": "three"}
 
 
+def test_a_students_clone_of_the_course(tmp_path, folder, run):
+    """Repositories as they are cloned: students called `exercises` and `solutions`, one of each a class."""
+    for student in ("ann", "bob-b"):
+        for place in ("exercises", "solutions", "work"):
+            put(folder, f"masking-{student}/{place}/{MASKING}/{MASKING}.ipynb", f"{student} {place}")
+    for result in (run(), run(assignment=MASKING)):
+        assert not result.collected and len(result.unmatched) == 6
+    result = run(patterns=["masking-{student}/exercises/{notebook}/{notebook}.ipynb"])
+    assert there(tmp_path) == {f"ann/{MASKING}": "ann exercises", f"bob-b/{MASKING}": "bob-b exercises"}
+    assert len(result.unmatched) == 4
+
+
 def test_what_matches_nothing_is_listed(tmp_path, folder, run):
     """toolchain: nbgrader's zip_collect skips it with a line in its log."""
     strange = ["02_causal_masking.ipynb", "jane_02_casual_masking.ipynb", "jane_02_causal_masking.pdf"]

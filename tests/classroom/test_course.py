@@ -160,7 +160,7 @@ def test_assignments_and_their_beginnings(root):
     assert course.assignments(root) == ["01_attention", "02_causal_masking"]
     assert course.find_assignment(root, "02") == "02_causal_masking"
     assert course.find_assignment(root, "01_attention") == "01_attention"
-    with pytest.raises(CourseError, match="no assignment '0'. There is: 01_attention, 02_causal_masking"):
+    with pytest.raises(CourseError, match="'0' fits more than one assignment: 01_attention, 02_"):
         course.find_assignment(root, "0")
     with pytest.raises(CourseError, match="no assignment '02_casual_masking'. There is: 02_causal_masking"):
         course.find_assignment(root, "02_casual_masking")

@@ -58,14 +58,14 @@ def notebook(*others, **answers):
     return nbformat.v4.new_notebook(cells=cells + [nbformat.v4.new_code_cell("print(shared)")])
 
 
-def run(given, limits=None):
+def run(given, limits=None, answers=RIGHT):
     """{grade_id or place: (errors, results)} of a notebook."""
     limits = limits or Limits(cell_seconds=30, submission_seconds=200)
-    done, _ = ConfinedExecute(limits=limits, seeds=[3]).preprocess(given, {})
+    done, _ = ConfinedExecute(limits=limits, seeds=[3], answers=answers).preprocess(given, {})
     return {
         one.metadata.get("nbgrader", {}).get("grade_id", place): (
             [output.evalue for output in one.outputs if output.output_type == "error"],
-            [output.data[MIME]["passed"] for output in one.outputs if MIME in output.get("data", {})],
+            [output.data[MIME].get("passed") for output in one.outputs if MIME in output.get("data", {})],
         )
         for place, one in enumerate(done.cells)
     }, done
@@ -87,6 +87,27 @@ def test_a_cell_that_ends_python_costs_itself():
     assert found["split_heads-check"] == ([f"There is nothing to check. {ended}"], [])
     assert found["merge_heads-check"] == ([], [True])
     assert done.cells[-1].outputs[0].text == "42\n"  # the cells before have been run again
+
+
+NEEDS = """
+import torch
+def merge_heads(x):
+    if split_heads(torch.zeros(1, 2, 6), 3).shape != (1, 3, 2, 2):
+        raise ValueError("split_heads is wrong")
+    return x.transpose(1, 2).flatten(2)
+"""
+
+
+@pytest.mark.parametrize("between", ["", "import os\nos._exit(0)"], ids=["", "in a new kernel"])
+@pytest.mark.parametrize("split", ["def split_heads(x, num_heads):\n    return x", "import os\nos._exit(0)"])
+def test_a_wrong_answer_costs_its_own_points(split, between):
+    """One mistake that costs all the exercises behind it, whose answers are right."""
+    given = notebook(split_heads=split, merge_heads=NEEDS)
+    given.cells[3:3] = [nbformat.v4.new_code_cell(between)]
+    found, done = run(given)
+    assert found["split_heads-check"][0] and True not in found["split_heads-check"][1]
+    assert found["merge_heads-check"] == ([], [True])
+    assert run(notebook(split_heads=split, merge_heads=NEEDS), answers={})[0]["merge_heads-check"][0]
 
 
 def test_a_loop_that_catches_the_interrupt():

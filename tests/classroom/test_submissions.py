@@ -1,6 +1,7 @@
 """A class that hands in all that can be handed in, graded whole: collect, sandbox, nbgrader, gradebook."""
 
 import hashlib
+import os
 import shutil
 import time
 
@@ -9,7 +10,8 @@ import pytest
 from submissions import ASSIGNMENT, CLASS, ROOT
 from walls import first_fails_then_sleeps, killed, needs_walls
 
-from kvlearn.classroom import collect, course, grade, settings
+from kvlearn.classroom import collect, course, entering, grade, settings, workers
+from kvlearn.classroom.folders import Folders
 
 pytestmark = [needs_walls, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -44,6 +46,7 @@ def graded(tmp_path_factory):
     lines = []
     done = grade.grade(root, ASSIGNMENT, tell=lines.append)
     assert done.problems == {} and sorted(done.graded) == sorted(CLASS)
+    assert lines.pop(0) == f"{ASSIGNMENT}: {len(CLASS)} to grade, {os.cpu_count()} at a time"
     assert len(lines) == len(CLASS) and "to go" in lines[0] and "to go" not in lines[-1]
     assert fingerprint(ROOT / "kvlearn") == before
     results = {}
@@ -95,12 +98,52 @@ def forget(root, *students):
             shutil.rmtree(root / "classroom" / step / student)
 
 
+def kept(root, student):
+    return (root / "classroom/executed" / student / ASSIGNMENT / f"{ASSIGNMENT}.ipynb").stat().st_mtime_ns
+
+
+def test_a_gradebook_that_lacks_somebody_is_filled_again(graded):
+    """A gradebook that was lost: all notebooks are there, nobody is graded again, and no grade is left."""
+    root = graded[1]
+    api, before = course.open_course(root), kept(root, "half")
+    with api.gradebook as gradebook:
+        gradebook.remove_submission(ASSIGNMENT, "half")
+    assert grade.grade(root, ASSIGNMENT).graded == ["half"] and kept(root, "half") == before
+    with api.gradebook as gradebook:
+        assert gradebook.find_submission(ASSIGNMENT, "half").score == 1
+
+
+def test_points_by_hand_need_no_second_look_where_nothing_changed(graded):
+    """nbgrader sends every cell with points by hand back to be read, the same letters again."""
+    root = graded[1]
+    api = course.open_course(root)
+
+    def merge_heads(gradebook):
+        return gradebook.find_grade("merge_heads-check", ASSIGNMENT, ASSIGNMENT, "half")
+
+    with api.gradebook as gradebook:
+        one = merge_heads(gradebook)
+        one.manual_score, one.needs_manual_grade = 0.5, False
+        gradebook.db.commit()
+    autograded = root / "classroom/autograded/half" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+    text = autograded.read_text(encoding="utf-8")
+    for old, waits in (("", False), ("raise NotImplementedError", True)):
+        # What was graded before: the same, and another answer.
+        autograded.write_text(text.replace(old, "pass") if old else text, encoding="utf-8")
+        assert entering.enter(entering.open_to_enter(root), Folders(root, ASSIGNMENT), "half") is None
+        with api.gradebook as gradebook:
+            one = merge_heads(gradebook)
+            assert (one.manual_score, one.needs_manual_grade) == (0.5, waits)
+            one.manual_score, one.needs_manual_grade = (None, False) if waits else (0.5, False)
+            gradebook.db.commit()
+
+
 def test_a_worker_that_is_killed_costs_nothing(graded, monkeypatch):
     """A worker killed on the way: tried again, and then left for the next run with a sentence."""
     root = graded[1]
     forget(root, "perfect")
     with monkeypatch.context() as patch:
-        patch.setattr(grade, "WORK", killed)
+        patch.setattr(workers, "WORK", killed)
         first = grade.grade(root, ASSIGNMENT, ["perfect"])
     assert first.problems == {"perfect": "its worker was killed, twice"} and first.graded == []
     assert grade.grade(root, ASSIGNMENT, ["perfect"]).graded == ["perfect"]
@@ -113,13 +156,14 @@ def test_an_interrupt_takes_the_workers_along(graded, monkeypatch):
 
     def interrupt(line):
         lines.append(line)
-        raise KeyboardInterrupt
+        if len(lines) == 2:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(grade, "WORK", first_fails_then_sleeps)
+    monkeypatch.setattr(workers, "WORK", first_fails_then_sleeps)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         grade.grade(root, ASSIGNMENT, ["perfect", "half"], tell=interrupt)
-    assert time.monotonic() - start < 60 and len(lines) == 1
+    assert time.monotonic() - start < 60 and lines[1].startswith("1 of 2: ")
 
 
 def test_what_cannot_be_graded_is_said(graded, tmp_path):

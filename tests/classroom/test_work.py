@@ -6,7 +6,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
 
-from kvlearn.classroom import grade
+from kvlearn.classroom.folders import Folders
 from kvlearn.classroom.results import MIME
 from kvlearn.classroom.settings import Settings
 from kvlearn.classroom.work import asked_for, let_warnings_be, require_result
@@ -75,7 +75,7 @@ def test_a_warning_costs_no_points():
 
 def test_what_a_grade_depends_on(tmp_path):
     """A new seed, limit, release or submission that leaves an old grade standing."""
-    folders = grade._Folders(tmp_path, "00_start_here")
+    folders = Folders(tmp_path, "00_start_here")
     paths = [folders.submitted("ada"), folders.released, folders.source]
     for number, path in enumerate(paths):
         path.parent.mkdir(parents=True)
