@@ -95,6 +95,9 @@ def classroom(context: typer.Context) -> None:
     try:
         from kvlearn.classroom import command
     except ImportError as error:
-        typer.echo(f"kvlearn classroom needs nbgrader ({error}): pip install 'kvlearn[classroom]'.", err=True)
+        typer.echo(
+            f"kvlearn classroom needs nbgrader ({error}): run `pip install -e '.[classroom]'` in the folder of the course.",
+            err=True,
+        )
         raise typer.Exit(2) from None
     command.app(args=context.args, prog_name="kvlearn classroom")

@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "kvlearn.widgets needs ipywidgets, which is not installed. Install the notebooks extra: "
-        'pip install "kvlearn[notebooks]". The same pictures without controls are in kvlearn.figures.'
+        'run `pip install -e ".[notebooks]"` in the folder of the course. The same pictures without controls are in kvlearn.figures.'
     ) from error
 
 from kvlearn import figures, sizing

@@ -130,7 +130,7 @@ def test_without_ipywidgets_the_error_says_what_to_do():
     """Would catch a bare ModuleNotFoundError for somebody who installed the core alone."""
     code = "import sys; sys.modules['ipywidgets'] = None; import kvlearn.widgets"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode and 'pip install "kvlearn[notebooks]"' in done.stderr
+    assert done.returncode and 'pip install -e ".[notebooks]"' in done.stderr
 
 
 @pytest.mark.slow  # starts a Python of its own

@@ -1,4 +1,4 @@
-"""A kvlearn cache inside Hugging Face transformers 5.19 to 5.24 (`pip install kvlearn[hf]`).
+"""A kvlearn cache inside Hugging Face transformers 5.19 to 5.24 (`pip install -e '.[hf]'` in a clone).
 
     cache = kvlearn.GrowingCache(cache_config(model), dtype=model.dtype)
     model.generate(ids, cache=to_hf(cache))               past_key_values= before transformers 5.24
@@ -21,7 +21,9 @@ try:
 
     from kvlearn.hf.adapter import PADDED, HFCache, windows_of
 except ImportError as error:
-    raise ImportError("kvlearn.hf needs transformers 5.19 or later: pip install 'kvlearn[hf]'.") from error
+    raise ImportError(
+        "kvlearn.hf needs transformers 5.19 or later: run `pip install -e '.[hf]'` in the folder of the course."
+    ) from error
 
 
 @dataclass(frozen=True)
