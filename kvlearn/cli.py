@@ -95,9 +95,7 @@ def classroom(context: typer.Context) -> None:
     try:
         from kvlearn.classroom import command
     except ImportError as error:
-        typer.echo(
-            f"kvlearn classroom needs nbgrader ({error}): run `pip install -e '.[classroom]'` in the folder of the course.",
-            err=True,
-        )
+        advice = "Run `pip install -e '.[classroom]'` in the folder of the course."
+        typer.echo(f"kvlearn classroom needs nbgrader ({error}). {advice}", err=True)
         raise typer.Exit(2) from None
     command.app(args=context.args, prog_name="kvlearn classroom")

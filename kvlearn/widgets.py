@@ -11,8 +11,9 @@ try:
     import ipywidgets
 except ImportError as error:
     raise ImportError(
-        "kvlearn.widgets needs ipywidgets, which is not installed. Install the notebooks extra: "
-        'run `pip install -e ".[notebooks]"` in the folder of the course. The same pictures without controls are in kvlearn.figures.'
+        "kvlearn.widgets needs ipywidgets, which is not installed. Install the notebooks extra: run "
+        '`pip install -e ".[notebooks]"` in the folder of the course. The same pictures without controls are '
+        "in kvlearn.figures."
     ) from error
 
 from kvlearn import figures, sizing

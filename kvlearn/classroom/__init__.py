@@ -1,6 +1,6 @@
 """The classroom: release, collect, grade, explain and export the course's assignments with nbgrader.
 
-It needs nbgrader (`pip install -e '.[classroom]'` in a clone), and nothing of it is imported by `import kvlearn`.
+It needs nbgrader (`pip install -e '.[classroom]'` in a clone), and `import kvlearn` imports nothing of it.
 nbgrader keeps the grades and does the grading; these files fit it to this course:
 
     settings.py   what an instructor may set: classroom/settings.toml

@@ -22,7 +22,8 @@ try:
     from kvlearn.hf.adapter import PADDED, HFCache, windows_of
 except ImportError as error:
     raise ImportError(
-        "kvlearn.hf needs transformers 5.19 or later: run `pip install -e '.[hf]'` in the folder of the course."
+        "kvlearn.hf needs transformers 5.19 or later. Run `pip install -e '.[hf]'` in the folder of the "
+        "course."
     ) from error
 
 
