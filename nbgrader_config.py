@@ -29,4 +29,5 @@ c.ExecutePreprocessor.timeout = 120
 
 # What students wrote is shown in the formgrader as text: nothing of it runs in the page, which could do all
 # that you can.
-c.HTMLExporter.preprocessors = ["nbconvert.preprocessors.sanitize.SanitizeHTML"]
+c.HTMLExporter.preprocessors = ["kvlearn.classroom.shown.SanitizeOutputs"]
+c.HTMLExporter.filters = {"markdown2html": "kvlearn.classroom.shown.markdown2html"}

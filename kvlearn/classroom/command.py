@@ -100,7 +100,8 @@ def collect(
 def grade_command(assignment: Assignment, student: Students = None) -> None:
     """Grade what is new, in a sandbox, in parallel. Exit code 1: some could not be graded."""
     for ending in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: workers are taken along
-        signal.signal(ending, signal.default_int_handler)
+        if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup's wish
+            signal.signal(ending, signal.default_int_handler)
     with _course() as root:
         try:
             done = grade.grade(root, assignment, student, typer.echo)

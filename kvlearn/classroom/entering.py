@@ -15,6 +15,7 @@ from nbgrader.preprocessors import (
     OverwriteKernelspec,
     SaveAutoGrades,
 )
+from nbgrader.utils import is_grade
 
 from kvlearn.classroom import course
 from kvlearn.classroom.folders import Folders
@@ -39,16 +40,32 @@ def open_to_enter(root: Path) -> NbGraderAPI:
     return api
 
 
-def entered(api: NbGraderAPI, assignment: str) -> set[str]:
-    """The students whose submissions the gradebook has. CourseError where it has no such assignment."""
+def entered(api: NbGraderAPI, folders: Folders) -> set[str]:
+    """The students whose submissions the gradebook has.
+
+    CourseError where it has no such assignment, or has it with other cells or points than solutions/ has now.
+    """
+    assignment = folders.assignment
     with api.gradebook as gradebook:
         try:
-            gradebook.find_assignment(assignment)
-        except MissingEntry:
+            (notebook,) = gradebook.find_assignment(assignment).notebooks
+        except (MissingEntry, ValueError):
             raise course.CourseError(
                 f"{assignment} is not in the gradebook. `kvlearn classroom release {assignment}` comes first."
             ) from None
+        known = {cell.name: cell.max_score for cell in notebook.grade_cells}
+        if known != _points(folders.source):
+            raise course.CourseError(
+                f"{assignment} has changed since it was released: other cells, or other points. "
+                f"`kvlearn classroom release {assignment}` comes first."
+            )
         return {submission.student_id for submission in gradebook.assignment_submissions(assignment)}
+
+
+def _points(path: Path) -> dict[str, float]:
+    """The points of each graded cell of a notebook."""
+    marked = [c.metadata.nbgrader for c in nbformat.read(path, as_version=4).cells if is_grade(c)]
+    return {marks.grade_id: marks.points for marks in marked}
 
 
 def enter(api: NbGraderAPI, folders: Folders, student: str) -> str | None:

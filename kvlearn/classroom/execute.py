@@ -6,6 +6,7 @@ behind it. The cell's output says what happened, and so does that of its check.
 """
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -29,8 +30,17 @@ from kvlearn.classroom.sandbox import SandboxError
 MOST_OUTPUT = 200_000  # characters that are kept of the output of a cell
 MOST_OUTPUTS = 5_000_000  # of all cells together
 MOST_RESULT = 50_000  # characters of what a check found
-BEFORE_ALL = "import kvlearn.classroom.inside"
-BEFORE_A_CHECK = "import kvlearn.classroom.inside as _inside; kvlearn = _inside.afresh({seeds})\n"
+BEFORE_ALL = "import kvlearn.classroom.inside; kvlearn.classroom.inside.SEEDS = {seeds}"
+BEFORE_A_CHECK = "import kvlearn.classroom.inside; kvlearn = kvlearn.classroom.inside.afresh()\n"
+# In the place of an answer, by exec: so no tool of Python's shows its source, on a page of feedback say.
+IN_PLACE = """
+for _line in {imports}:
+    try:
+        exec(_line)
+    except Exception:
+        pass
+exec(compile({answer}, "<the course's answer>", "exec"))
+"""
 
 
 class ConfinedKernelManager(AsyncKernelManager):
@@ -139,7 +149,7 @@ class ConfinedExecute(Execute):
 
     def _prepare(self) -> None:
         """Import the checks, before any line of the student's."""
-        cell = new_code_cell(BEFORE_ALL, metadata={"ours": True})
+        cell = new_code_cell(BEFORE_ALL.format(seeds=tuple(self.seeds)), metadata={"ours": True})
         self._apart(cell)
         for output in cell.outputs:
             if output.output_type == "error":
@@ -161,9 +171,9 @@ class ConfinedExecute(Execute):
         self._size = 0
         source = cell.source
         if is_grade(cell):
-            cell.source = BEFORE_A_CHECK.format(seeds=tuple(self.seeds)) + source
+            cell.source = BEFORE_A_CHECK + source
         try:
-            self.execute_cell(cell, index)
+            self.execute_cell(cell, index, store_history=not is_grade(cell))
         finally:
             cell.source = source
         if is_grade(cell) and any(output.output_type == "error" for output in cell.outputs):
@@ -172,8 +182,11 @@ class ConfinedExecute(Execute):
     def _replace(self, check: NotebookNode) -> None:
         """Put a right answer in the place of one that is not: it costs its own points, and no others."""
         self._replaced.add(_name(check))
-        if _answered(check) in self.answers:
-            self._apart(new_code_cell(self.answers[_answered(check)]))
+        name = _answered(check)
+        if name in self.answers:
+            given = next((cell.source for cell in self.nb.cells if _name(cell) == name), "")
+            imports = re.findall(r"^(?:import|from)\s.+$", given, re.M)  # others may need them
+            self._apart(new_code_cell(IN_PLACE.format(imports=imports, answer=repr(self.answers[name]))))
 
     def _run_again(self, index: int) -> None:
         """For what the cells behind it need: a check leaves nothing, and a lost cell would be lost again."""
@@ -186,7 +199,7 @@ class ConfinedExecute(Execute):
     def _apart(self, cell: NotebookNode) -> None:
         """Run a cell that is not to be seen in the notebook."""
         first, self._size = self.nb.cells[0], 0
-        self.execute_cell(cell, 0)
+        self.execute_cell(cell, 0, store_history=False)
         self.nb.cells[0] = first
 
     def on_cell_executed(self, **given):
@@ -198,6 +211,8 @@ class ConfinedExecute(Execute):
     def process_message(self, msg, cell, cell_index):
         if msg["msg_type"] in ("status", "execute_input"):
             return super().process_message(msg, cell, cell_index)
+        if msg["msg_type"] == "clear_output" and is_grade(cell):
+            return None  # it would take what the check has found
         size = len(str(msg["content"]))
         if is_grade(cell) and MIME in msg["content"].get("data", {}) and size < MOST_RESULT:
             return super().process_message(msg, cell, cell_index)
@@ -237,6 +252,8 @@ class ConfinedExecute(Execute):
         else:
             why = "This cell sent Jupyter a message that cannot be read, and was ended."
         self._lost[_name(cell)] = why
+        if is_grade(cell):
+            self._replaced.add(_name(cell))
         cell.outputs = [*cell.get("outputs", []), error_output(name, why)]
 
     def _ran_out_of_memory(self, cell) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import nbformat
 
-from kvlearn.classroom.sandbox import Limits
+from kvlearn.classroom.sandbox import PACKAGE, Limits
 from kvlearn.classroom.settings import Settings
 
 
@@ -39,6 +39,7 @@ class Folders:
     def record(self, student: str, settings: Settings) -> str:
         """A hash of all that a grade depends on."""
         parts = [path.read_bytes() for path in (self.submitted(student), self.released, self.source)]
+        parts += [path.read_bytes() for path in sorted((PACKAGE / "checks").rglob("*.py"))]
         parts.append(repr((settings.hidden_seeds, limits(settings))).encode())
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 

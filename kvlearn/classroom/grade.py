@@ -53,7 +53,7 @@ def grade(
     root = Path(root).resolve()
     settings, api = read_settings(root), open_to_enter(root)
     folders = Folders(root, course.find_assignment(root, assignment))
-    known = entered(api, folders.assignment)
+    known = entered(api, folders)
     result = Graded()
     left = {}
     for student in students or folders.students():

@@ -111,6 +111,8 @@ def environment(home: str) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "HOME": home,
+        "USER": "student",
+        "LOGNAME": "student",
         "TMPDIR": home,
         model_store.VARIABLE: str(model_store.store()),
         "OMP_NUM_THREADS": "1",
@@ -144,6 +146,7 @@ def _walls(shared: Path, limits: Limits) -> list[str]:
             words += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             words += ["--ro-bind", path, path]
+    words += ["--perms", "0755", "--dir", "/etc"]
     for path in FILES:
         words += ["--ro-bind-try", path, path]
     words += ["--proc", "/proc", "--dev", "/dev"]

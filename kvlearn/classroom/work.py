@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution
 
@@ -104,10 +105,9 @@ def require_result(cell: NotebookNode, seeds: tuple[int, ...]) -> None:
     What a check says names its seeds, those of the class among them: a student who sends a result of one's
     own does not know them.
     """
+    asked = asked_for(cell.source)
     expected = {
-        (name, number)
-        for name, seed in asked_for(cell.source)
-        for number in ((seed, *seeds) if seed == 0 else (seed,))
+        (name, number) for name, seed in asked for number in ((seed, *seeds) if seed == 0 else (seed,))
     }
     passed = set()
     for output in cell.outputs:
@@ -120,13 +120,23 @@ def require_result(cell: NotebookNode, seeds: tuple[int, ...]) -> None:
 
 
 def asked_for(source: str) -> list[tuple[str, int]]:
-    """The exercise and seed of each `kvlearn.check(...)` in the text of a check's cell."""
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    """The exercise and seed of each `kvlearn.check("name", answer, seed=1)` in the text of a check's cell.
+
+    An instructor's own cell may be written in another way: what it leaves open, such as a name in a variable,
+    is left out.
+    """
+    try:
+        tree = ast.parse(TransformerManager().transform_cell(source))
+    except SyntaxError:
+        return []
     asked = []
-    for call in calls:
-        if ast.unparse(call.func) == "kvlearn.check":
-            seeds = [ast.literal_eval(word.value) for word in call.keywords if word.arg == "seed"]
-            asked.append((ast.literal_eval(call.args[0]), *(seeds or [0])))
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "kvlearn.check":
+            given = dict(zip(("name", "answer", "seed"), call.args, strict=False))
+            given |= {word.arg: word.value for word in call.keywords}
+            name, seed = given.get("name"), given.get("seed", ast.Constant(0))
+            if isinstance(name, ast.Constant) and isinstance(seed, ast.Constant):
+                asked.append((name.value, seed.value))
     return asked
 
 

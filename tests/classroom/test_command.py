@@ -13,6 +13,8 @@ from walls import needs_walls
 
 from kvlearn.classroom import command, course, settings
 
+pytestmark = pytest.mark.slow  # gradebooks: half a minute in all
+
 
 @pytest.fixture(scope="module")
 def gradebook(tmp_path_factory):
@@ -152,7 +154,6 @@ def test_a_release_of_another_text_makes_the_exercise_new(started):
 
 
 @needs_walls
-@pytest.mark.slow
 def test_a_full_disk(root):
     """Half a file, a lost exercise, a gradebook that nothing can read; a command that says it went well."""
     (root / "classroom").mkdir()

@@ -99,7 +99,16 @@ def merge_heads(x):
 
 
 @pytest.mark.parametrize("between", ["", "import os\nos._exit(0)"], ids=["", "in a new kernel"])
-@pytest.mark.parametrize("split", ["def split_heads(x, num_heads):\n    return x", "import os\nos._exit(0)"])
+@pytest.mark.parametrize(
+    "split",
+    [
+        "def split_heads(x, num_heads):\n    return x",
+        "import os\nos._exit(0)",
+        "import os\ndef split_heads(x, num_heads):\n    os._exit(0)",
+        "import torch as the_torch\ndef split_heads(x, num_heads)\n    pass",
+    ],
+    ids=["wrong", "ends Python", "ends Python when called", "cannot be read"],
+)
 def test_a_wrong_answer_costs_its_own_points(split, between):
     """One mistake that costs all the exercises behind it, whose answers are right."""
     given = notebook(split_heads=split, merge_heads=NEEDS)
@@ -107,7 +116,25 @@ def test_a_wrong_answer_costs_its_own_points(split, between):
     found, done = run(given)
     assert found["split_heads-check"][0] and True not in found["split_heads-check"][1]
     assert found["merge_heads-check"] == ([], [True])
-    assert run(notebook(split_heads=split, merge_heads=NEEDS), answers={})[0]["merge_heads-check"][0]
+
+
+def test_what_replaces_an_answer_and_the_seeds_are_not_shown():
+    """`%history` in a later cell puts the class's seeds and the course's answer on the student's page."""
+    shows = "%history\nprint(In)\n" + RIGHT["merge_heads"]
+    found, done = run(notebook(split_heads="def split_heads(x, num_heads):\n    return x", merge_heads=shows))
+    assert found["merge_heads-check"] == ([], [True])
+    printed = "".join(output.get("text", "") for output in done.cells[3].outputs)
+    assert "shared = 6 * 7" in printed
+    assert "unflatten" not in printed and "SEEDS" not in printed and "afresh" not in printed
+
+
+def test_output_that_is_cleared_in_a_check():
+    """A right answer that clears the output takes the check's result with it, and has no point."""
+    clears = "from IPython.display import clear_output\n" + RIGHT["split_heads"].replace(
+        "    return", "    clear_output()\n    return"
+    )
+    found, _ = run(notebook(split_heads=clears))
+    assert found["split_heads-check"] == ([], [True])
 
 
 def test_a_loop_that_catches_the_interrupt():

@@ -176,3 +176,17 @@ def test_what_cannot_be_graded_is_said(graded, tmp_path):
     with pytest.raises(course.CourseError, match="is not the folder of the course"):
         settings.create(tmp_path)
         grade.grade(tmp_path, ASSIGNMENT)
+
+
+def test_an_assignment_that_changed_since_its_release(graded):
+    """Points of the old release, kept for good: submissions are entered with them, and are unchanged then."""
+    root = graded[1]
+    source = root / "solutions" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace('"points": 1', '"points": 2', 1), encoding="utf-8")
+    try:
+        with pytest.raises(course.CourseError, match="has changed since it was released: .* release 00"):
+            grade.grade(root, ASSIGNMENT, ["perfect"])
+    finally:
+        source.write_text(text, encoding="utf-8")
+    assert grade.grade(root, ASSIGNMENT, ["perfect"]).unchanged == ["perfect"]

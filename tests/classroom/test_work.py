@@ -52,6 +52,10 @@ def test_each_check_of_a_cell_must_have_run():
     """A hidden test behind the visible one that never ran, because the answer ended the cell in silence."""
     source = 'kvlearn.check("split_heads", f)\nkvlearn.check("split_heads", f, seed=1153)'
     assert asked_for(source) == [("split_heads", 0), ("split_heads", 1153)]
+    assert asked_for('%matplotlib inline\nkvlearn.check(name="a", answer=f)') == [("a", 0)]
+    assert asked_for('kvlearn.check("a", f, 7)\nfor s in (1, 2):\n    kvlearn.check(which, f, seed=s)') == [
+        ("a", 7)
+    ]
     for outputs, points in (((said(True),), 0), ((said(True), said(True, seeds=[1153])), 3)):
         one = check(*outputs, source=source)
         require_result(one, SEEDS)
