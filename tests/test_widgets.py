@@ -9,6 +9,8 @@ import torch
 from kvlearn import figures, widgets
 from kvlearn.attention import causal_mask
 
+pytestmark = pytest.mark.slow  # each draws several pictures
+
 NAIVE = [{"projected": list(range(n)), "read": list(range(n))} for n in (3, 4, 5)]
 CACHED = [{"projected": [0, 1, 2], "read": [0, 1, 2]}] + [
     {"projected": [n], "read": list(range(n + 1))} for n in (3, 4)

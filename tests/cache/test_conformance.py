@@ -52,6 +52,7 @@ def complaint(make_cache) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_cache", RIGHT.values(), ids=RIGHT)
 def test_right_caches_pass(make_cache, capsys):
     """A suite that asks for more than the contract would refuse a learner's right cache."""

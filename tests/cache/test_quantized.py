@@ -72,6 +72,7 @@ def expected(x, spec, residual):
 # What is codes and what is exact -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residual", [0, 1, 3, 8, 11])
 @pytest.mark.parametrize("length", [1, 3, 7, 8, 9, 10, 11, 12, 16, 18, 19, 20, 27])
 def test_old_tokens_are_codes_and_the_last_are_exact(residual, length):

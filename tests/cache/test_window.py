@@ -39,6 +39,7 @@ def window_cache(config, window=WINDOW, batch_size=1):
     return SlidingWindowCache(config, window, batch_size, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 1, 3, 6, 50], ids=str)
 def test_conformance(window):
     """The rules of the contract, at windows below, at and above the suite's texts; a window without end is
@@ -46,6 +47,7 @@ def test_conformance(window):
     check_cache(partial(SlidingWindowCache, window=window))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW, 23])
 @pytest.mark.parametrize("chunk", [1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 23])
 def test_prompts_around_the_window_are_exact(models, length, chunk):
@@ -270,6 +272,7 @@ def test_rows_move_with_their_rings(models):
     assert (cache.batch_size, cache.length, cache.used_bytes) == (3, 0, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), window=st.none() | st.integers(1, 7), batch=st.integers(1, 3))
 def test_any_split_and_any_rolling_back_is_one_pass(data, window, batch):
@@ -310,6 +313,7 @@ def test_any_split_and_any_rolling_back_is_one_pass(data, window, batch):
 # With generate ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 1, 4])
 def test_unequal_prompts_say_what_each_says_alone(models, chunk):
     """Left padding, and rows that end: the window counts a row's own tokens."""

@@ -241,6 +241,7 @@ def test_wrong_parameters_are_said_as_such(exercise):
     assert "The parameters differ" in judge(exercise, many).message
 
 
+@pytest.mark.slow
 @every_exercise
 def test_a_check_is_quick(exercise):
     """A check is run again and again while writing: two seconds at most, the whole bank included."""

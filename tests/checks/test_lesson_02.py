@@ -171,6 +171,7 @@ def test_an_experiment_that_looks_at_a_part_or_too_coarsely_has_its_name(same, m
     assert judge(REGISTRY["changed_layers"], comparing(same)).misconception == misconception
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "same",
     [
@@ -208,6 +209,7 @@ def test_whole_numbers_of_any_kind_are_layer_numbers(given):
     assert result.passed, result.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [[True], [1.0], ["1"], numpy.array([1]), torch.tensor([1]), 1], ids=repr)
 def test_what_is_no_list_of_layer_numbers_gets_a_sentence(given):
     """`True in [1]` is true in Python."""

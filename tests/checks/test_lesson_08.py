@@ -97,6 +97,7 @@ class DividesByTheScale(Probe):
         return codes / (1 / scale) + 0 * codes / scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer, said",
     [

@@ -42,7 +42,8 @@ def test_a_name_that_is_missing_without_any_error():
 def lost(exception, exceeded=False, in_check=False):
     """A lost cell's exercise, as `execute` writes it."""
     execute = ConfinedExecute(limits=Limits(cell_seconds=7, memory_bytes=3 * 2**30))
-    execute._watch, execute._lost = SimpleNamespace(exceeded=exceeded), {}
+    execute._watch, execute._lost = SimpleNamespace(exceeded="memory" if exceeded else None), {}
+    execute._replaced = set()
     cells = asked(NAME, [])
     cell = cells[1 if in_check else 0]
     cell["id"] = "x"

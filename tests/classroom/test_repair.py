@@ -430,6 +430,7 @@ def test_huge_outputs_are_dropped_and_pictures_in_text_kept(release, done):
     assert repaired.notebook.cells[-1].attachments == picture
 
 
+@pytest.mark.slow
 def test_a_notebook_with_very_many_cells(release, done):
     """Minutes in the grader's own process, where no limit holds."""
     done["cells"] += [code("1")] * 50_000

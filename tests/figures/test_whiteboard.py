@@ -76,6 +76,7 @@ def test_course_path_says_which_lessons_are_there():
     assert {"00", "01", "15"} <= set(words(picture))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [
     lambda: figures.arrows([[2.0, 1.0], [1.5, 1.5]]),
     lambda: figures.split_heads_map(X, 3),

@@ -67,6 +67,7 @@ SCHEMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 31, 32, 63, 64, 65, 96, 103])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_quantised_caches(name, tokens):
