@@ -30,7 +30,7 @@ from kvlearn.classroom.sandbox import SandboxError
 MOST_OUTPUT = 200_000  # characters that are kept of the output of a cell
 MOST_OUTPUTS = 5_000_000  # of all cells together
 MOST_RESULT = 50_000  # characters of what a check found
-BEFORE_ALL = "import kvlearn.classroom.inside; kvlearn.classroom.inside.SEEDS = {seeds}"
+BEFORE_ALL = "import kvlearn.classroom.inside; kvlearn.classroom.inside.SEEDS.extend({seeds})"
 BEFORE_A_CHECK = "import kvlearn.classroom.inside; kvlearn = kvlearn.classroom.inside.afresh()\n"
 # In the place of an answer, by exec: so no tool of Python's shows its source, on a page of feedback say.
 IN_PLACE = """

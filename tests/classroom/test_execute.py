@@ -75,6 +75,8 @@ def test_right_answers():
     """Walls that stop what is right."""
     found, done = run(notebook())
     assert found["split_heads-check"] == ([], [True]) and found["merge_heads-check"] == ([], [True])
+    for check in (done.cells[2], done.cells[4]):  # a class's seeds too, each time
+        assert [output.data[MIME]["seeds"] for output in check.outputs] == [[0, 3]]
     assert done.cells[-1].outputs[0].text == "42\n"
     assert done.cells[2].source == 'kvlearn.check("split_heads", split_heads)'  # as it was
 
