@@ -20,6 +20,8 @@ settings.load_profile("kvlearn")
 
 
 def pytest_collection_modifyitems(items):
+    # The longest file first: at the end it would keep one worker busy while the others have nothing to do.
+    items.sort(key=lambda item: "tests/classroom/test_submissions.py" not in item.nodeid)
     for item in items:
         # nbval waits a hard-coded 5 s for a cell's output (computationalmodelling/nbval#231), which
         # a loaded machine can exceed. Larger values delay the report of a dead kernel by as much.

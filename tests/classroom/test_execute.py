@@ -100,16 +100,15 @@ def merge_heads(x):
 """
 
 
-@pytest.mark.parametrize("between", ["", "import os\nos._exit(0)"], ids=["", "in a new kernel"])
 @pytest.mark.parametrize(
-    "split",
+    "split, between",
     [
-        "def split_heads(x, num_heads):\n    return x",
-        "import os\nos._exit(0)",
-        "import os\ndef split_heads(x, num_heads):\n    os._exit(0)",
-        "import torch as the_torch\ndef split_heads(x, num_heads)\n    pass",
+        ("def split_heads(x, num_heads):\n    return x", ""),
+        ("def split_heads(x, num_heads):\n    return x", "import os\nos._exit(0)"),
+        ("import os\ndef split_heads(x, num_heads):\n    os._exit(0)", ""),
+        ("import torch as the_torch\ndef split_heads(x, num_heads)\n    pass", ""),
     ],
-    ids=["wrong", "ends Python", "ends Python when called", "cannot be read"],
+    ids=["wrong", "wrong, and then a new kernel", "ends Python when called", "cannot be read"],
 )
 def test_a_wrong_answer_costs_its_own_points(split, between):
     """One mistake that costs all the exercises behind it, whose answers are right."""

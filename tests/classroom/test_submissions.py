@@ -186,7 +186,7 @@ def test_an_assignment_that_changed_since_its_release(graded):
     source.write_text(text.replace('"points": 1', '"points": 2', 1), encoding="utf-8")
     try:
         with pytest.raises(course.CourseError, match="has changed since it was released: .* release 00"):
-            grade.grade(root, ASSIGNMENT, ["perfect"])
+            grade.grade(root, ASSIGNMENT, ["colab"])
     finally:
         source.write_text(text, encoding="utf-8")
-    assert grade.grade(root, ASSIGNMENT, ["perfect"]).unchanged == ["perfect"]
+    assert grade.grade(root, ASSIGNMENT, ["colab"]).unchanged == ["colab"]

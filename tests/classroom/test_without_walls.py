@@ -14,7 +14,7 @@ from kvlearn.classroom import course, settings
 
 pytestmark = pytest.mark.slow
 
-WHO = ("misconception", "memory")
+WHO = ("misconception", "exit")
 
 
 def test_a_class_without_bubblewrap(tmp_path):
