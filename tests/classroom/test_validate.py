@@ -44,13 +44,18 @@ def test_all_right_is_exit_code_0_and_each_exercise_by_name(notebook, capsys):
     assert capsys.readouterr().out.splitlines() == [str(path), f"  {'right':11}  two", f"  {'right':11}  six"]
 
 
-def test_one_wrong_is_exit_code_1_and_the_others_are_told_too(notebook, capsys):
-    """`nbgrader validate` has exit code 0 whatever it finds; nbconvert stops at the first that is wrong."""
+@pytest.mark.parametrize(
+    "answer, first, second",
+    [("two = 3", "wrong", "right"), ("import os\nos._exit(0)", "stopped", "stopped")],
+    ids=["wrong", "ends Python"],
+)
+def test_what_is_not_right_is_exit_code_1_and_all_are_told(answer, first, second, notebook, capsys):
+    """`nbgrader validate` has exit code 0 whatever it finds; os._exit leaves no check that has failed."""
     made, write = notebook
-    made.cells[0].source = "two = 3"
+    made.cells[0].source = answer
     assert validate.main([str(write())]) == 1
     said = capsys.readouterr().out
-    assert f"  {'wrong':11}  two" in said and f"  {'right':11}  six" in said
+    assert f"  {first:11}  two" in said and f"  {second:11}  six" in said
 
 
 def test_a_check_that_was_edited_is_not_right(notebook, capsys):
@@ -59,15 +64,6 @@ def test_a_check_that_was_edited_is_not_right(notebook, capsys):
     made.cells[1].source = "assert True"
     assert validate.main([str(write())]) == 1
     assert "1 cells that are not yours to edit were changed" in capsys.readouterr().out
-
-
-def test_a_kernel_that_ends_is_not_right(notebook, capsys):
-    """os._exit before the first check leaves no check that has failed."""
-    made, write = notebook
-    made.cells[0].source = "import os\nos._exit(0)"
-    assert validate.main([str(write())]) == 1
-    said = capsys.readouterr().out
-    assert f"  {'stopped':11}  two" in said and f"  {'stopped':11}  six" in said
 
 
 def test_prose_that_is_not_written_is_not_right(notebook, capsys):
