@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,34 @@ def test_one_command_at_a_time(words, started):
         code, said = run(*words)
     assert code == 2 and said.startswith("Another `kvlearn classroom` command is at work in")
     assert run("start")[0] == 0  # and afterwards all is free again
+
+
+def test_a_classroom_is_its_instructors_alone(root):
+    """Names, grades and seeds that everybody on a shared machine can read."""
+    assert run("start")[0] == 0
+    assert (root / "classroom").stat().st_mode & 0o777 == 0o700
+
+
+def test_names_of_files_are_shown_on_one_line_and_obey_nobody(started):
+    """A file's name that writes a line of its own, or that a terminal takes for an order."""
+    (started / "downloads").mkdir()
+    (started / "downloads" / "fake\n30 new\x1b]0;title\x07.txt").write_text("x", encoding="utf-8")
+    code, said = run("collect", "downloads")
+    assert code == 1 and "\x1b" not in said and "\x07" not in said
+    assert "no pattern fits: fake\\x0a30 new\\x1b]0;title\\x07.txt" in said.splitlines()
+
+
+def test_a_run_under_nohup_is_not_broken_off_at_logout(started):
+    """The end of a terminal ends the grading of five hundred, although it was started to go on."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run("grade", "00")
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_release_that_fails_leaves_the_exercises(started, monkeypatch):

@@ -134,8 +134,9 @@ def test_output_that_is_cleared_in_a_check():
     clears = "from IPython.display import clear_output\n" + RIGHT["split_heads"].replace(
         "    return", "    clear_output()\n    return"
     )
-    found, _ = run(notebook(split_heads=clears))
-    assert found["split_heads-check"] == ([], [True])
+    given = notebook(split_heads=clears)
+    given.cells[2].source += '\nkvlearn.check("split_heads", split_heads, seed=8)'
+    assert run(given)[0]["split_heads-check"] == ([], [True, True])
 
 
 def test_a_loop_that_catches_the_interrupt():
