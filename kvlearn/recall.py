@@ -92,13 +92,16 @@ def draw_pairs(num_pairs: int, batch_size: int, generator: torch.Generator, num_
         )
 
     def shuffled(count):  # (B, count): in each row 0 to count - 1 in random order
-        return torch.rand(batch_size, count, generator=generator).argsort(dim=1)
+        numbers = torch.rand(batch_size, count, generator=generator, device=generator.device)
+        return numbers.cpu().argsort(dim=1)
 
     keys = FIRST_KEY + shuffled(num_keys)[:, :num_pairs]
-    values = FIRST_VALUE + torch.randint(NUM_VALUES, (batch_size, num_pairs), generator=generator)
-    pairs = torch.stack((keys, values), dim=2)  # (B, N, 2)
+    values = torch.randint(
+        NUM_VALUES, (batch_size, num_pairs), generator=generator, device=generator.device
+    )
+    pairs = torch.stack((keys, FIRST_VALUE + values.cpu()), dim=2)  # (B, N, 2)
     order = shuffled(num_pairs)[:, :, None].expand(-1, -1, 2)
-    start = torch.full((batch_size, 1), START)
+    start = torch.full((batch_size, 1), START, device="cpu")
     return Pairs(torch.cat((start, pairs.flatten(1)), dim=1), pairs.gather(1, order).flatten(1))
 
 
@@ -181,9 +184,10 @@ def draw_passkey(
     _check_generator(generator)
     if not isinstance(filler, list | tuple):
         raise ValueError(f"filler is a list of token ids, as tokenizer.encode gives; got {kind_of(filler)}.")
-    digits = "".join(str(digit) for digit in torch.randint(10, (DIGITS,), generator=generator).tolist())
-    share = 0.05 + 0.75 * torch.rand((), generator=generator).item()
-    end = int(torch.randint(len(filler), (), generator=generator)) if filler else 0
+    drawn = {"generator": generator, "device": generator.device}
+    digits = "".join(str(digit) for digit in torch.randint(10, (DIGITS,), **drawn).tolist())
+    share = 0.05 + 0.75 * torch.rand((), **drawn).item()
+    end = int(torch.randint(len(filler), (), **drawn)) if filler else 0
     head, needle, question = (
         tokenizer.encode(text) for text in (HEAD, NEEDLE.format(digits=digits), QUESTION)
     )
@@ -199,12 +203,16 @@ def draw_passkey(
         raise ValueError("filler is a list of token ids, and some of what it has are no whole numbers.")
     before = round(share * room)
     return Passkey(
-        context=torch.tensor([head + text[:before] + needle + text[before:room]]),
-        rest=torch.tensor([question + answer[:-1]]),
-        answer=torch.tensor(answer),
-        following=torch.tensor([text[room:]], dtype=torch.long),
+        context=_ids([head + text[:before] + needle + text[before:room]]),
+        rest=_ids([question + answer[:-1]]),
+        answer=_ids(answer),
+        following=_ids([text[room:]]),
         depth=(len(head) + before) / length,
     )
+
+
+def _ids(tokens: list) -> Tensor:
+    return torch.tensor(tokens, dtype=torch.long, device="cpu")
 
 
 def passkey_recall(model, passkey: Passkey, cache) -> tuple[bool, float]:

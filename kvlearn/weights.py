@@ -45,6 +45,7 @@ TINY = DecoderConfig(
 )
 
 
+@torch.inference_mode(False)  # weights made inside inference mode could never be used with autograd
 def load(
     name_or_folder: str | Path,
     attention: Callable[..., Tensor] = library_attention,
@@ -59,7 +60,7 @@ def load(
             is called like a model is loaded as "./tiny".
         attention, rope: put into the decoder, see `Decoder`.
         dtype: of the weights, a floating-point type.
-        device: of the weights; the CPU when left out.
+        device: of the weights; the CPU when left out, whatever torch's default device is.
 
     Returns:
         The decoder, its weights frozen (`requires_grad` is False), and the tokenizer. The tokenizer is None
@@ -148,9 +149,9 @@ def _tiny(dtype: torch.dtype, device: torch.device, **functions: Callable) -> De
     weights = {}
     for name, shape in ((name, tensor.shape) for name, tensor in decoder.named_parameters()):
         if len(shape) == 1:
-            numbers = torch.ones(shape)
+            numbers = torch.ones(shape, device="cpu")
         else:
-            numbers = torch.randn(shape, generator=generator) / shape[1] ** 0.5
+            numbers = torch.randn(shape, generator=generator, device="cpu") / shape[1] ** 0.5
         weights[name] = numbers.to(device=device, dtype=dtype)
     weights["lm_head.weight"] = weights["embed_tokens.weight"]
     decoder.load_state_dict(weights, assign=True)

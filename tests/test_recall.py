@@ -78,6 +78,17 @@ def test_pairs_come_from_the_generator_alone():
     assert not torch.equal(one.context, other.context)
 
 
+def test_a_probe_is_the_same_on_every_default_device(tiny):
+    """Would catch texts drawn on `torch.set_default_device`, where their generator cannot draw."""
+    filler = list(range(97, 117)) * 100
+    pairs, passkey = draw_pairs(9, 4, seeded()), draw_passkey(tiny[1], 300, filler, seeded(), following=5)
+    with torch.device("meta"):
+        same = draw_pairs(9, 4, seeded()), draw_passkey(tiny[1], 300, filler, seeded(), following=5)
+    assert torch.equal(pairs.context, same[0].context) and torch.equal(pairs.rest, same[0].rest)
+    for name in ("context", "rest", "answer", "following"):
+        assert torch.equal(getattr(passkey, name), getattr(same[1], name))
+
+
 def test_every_key_and_value_is_drawn():
     """Would catch a range that is one short at either end."""
     drawn = draw_pairs(NUM_KEYS, 8, seeded())

@@ -7,7 +7,7 @@ import torch
 import transformers
 from tiny_models import GGUF_SIZES, SIZES, in_float64, llama, write_gguf
 
-from kvlearn import GrowingCache, StaticCache, weights
+from kvlearn import GrowingCache, StaticCache, generate, weights
 from kvlearn.attention import attention
 from kvlearn.model_store import ModelError, ModelUnavailable
 from kvlearn.rope import apply_rope
@@ -146,6 +146,30 @@ def test_tiny_is_the_same_each_time():
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert one.lm_head.weight is one.embed_tokens.weight
     assert not any(weights.requires_grad for weights in one.parameters())
+
+
+@pytest.mark.parametrize("name", ["tiny", "recall", "folder", "gguf"])
+def test_a_model_loads_the_same_wherever_torch_makes_its_tensors(tmp_path, name):
+    """`torch.set_default_device` took the weights, or only some, to another device; under
+    `torch.inference_mode` they were tensors that no autograd can use."""
+    if name == "folder":
+        llama().save_pretrained(tmp_path)
+    if name == "gguf":
+        write_gguf(tmp_path / "m.gguf", llama(GGUF_SIZES, dtype=torch.float32), "Q4_1")
+    name = {"folder": tmp_path, "gguf": tmp_path / "m.gguf"}.get(name, name)
+    expected, _ = load(name)
+    with torch.device("meta"), torch.inference_mode():  # a default device is such a mode
+        decoder, _ = load(name)
+    assert {weights.device.type for weights in decoder.parameters()} == {"cpu"}
+    assert not any(weights.requires_grad for weights in decoder.parameters())
+    x = torch.zeros(1, 3, decoder.config.hidden_size, requires_grad=True)
+    decoder.layers[0].mlp(x).sum().backward()
+    assert x.grad.isfinite().all()
+    tokens = torch.tensor([[3, 1, 4]])
+    assert torch.equal(decoder(tokens), expected(tokens))
+    with torch.device("meta"):  # and it generates where it is
+        drawn = generate(decoder, [3, 1, 4], 2, cache=GrowingCache(decoder.config), temperature=1.0)
+    assert len(drawn.tokens[0]) == 2
 
 
 def test_tiny_stands_in_for_the_real_model():

@@ -15,6 +15,9 @@ This class keeps the positions, the lengths and the errors. A cache is then four
 A slot is a place for one token in each row. Padding takes a slot too, and has position -1. A step is one
 pass of the decoder over some new tokens: it writes every layer once, and the length moves with the last.
 
+A tensor made inside `torch.inference_mode` can be neither written to nor used with autograd outside it. What
+a cache keeps has to outlast the mode, so every method that stores something leaves it first.
+
 Eager only: lengths are Python numbers and the errors look at positions, so a compiled step would be traced
 again at every length (meta-pytorch/torchtune#1663).
 """
@@ -36,7 +39,7 @@ class KVCache(ABC):
         batch_size: B, the rows that `reset` returns to.
         max_length: the most slots a row can hold; None = as many as memory holds.
         dtype: of the stored keys and values; torch's default when left out.
-        device: where they live; the CPU when left out.
+        device: where they live; the CPU when left out, whatever torch's default device is.
     """
 
     exact = True  # False where what comes back is not, to the bit, what was stored
@@ -97,6 +100,7 @@ class KVCache(ABC):
 
     # A step --------------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def update(
         self, layer: int, k: Tensor, v: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -169,6 +173,7 @@ class KVCache(ABC):
 
     # Going back, and other rows --------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def truncate(self, length: int | Sequence[int] | Tensor) -> None:
         """Roll back to a number of slots, or to one number a row. Kept slots are not touched.
 
@@ -183,6 +188,7 @@ class KVCache(ABC):
             self._truncate(layer, positions.shape[1])  # what an unfinished step has written goes too
         self._describe(positions)
 
+    @torch.inference_mode(False)
     def reorder(self, batch_index: Sequence[int] | Tensor) -> None:
         """Row i becomes a copy of what was row batch_index[i]: beam search, or rows that leave.
 
@@ -222,6 +228,7 @@ class KVCache(ABC):
 
     # The bookkeeping ---------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def _begin(self, batch_size: int) -> None:
         """Be empty, for so many rows. A cache that looks at `length` or `batch_size` finds the new ones."""
         self._positions = torch.empty(batch_size, 0, dtype=torch.long, device=self.device)

@@ -52,6 +52,7 @@ class SlidingWindowCache(GrowingCache):
         self.window = None if None in self.windows else max(self.windows)
         super().__init__(config, batch_size, dtype=dtype, device=device)
 
+    @torch.inference_mode(False)
     def truncate(self, length):
         """Roll back to a number of slots, or to one number a row, as every cache does.
 

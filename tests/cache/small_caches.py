@@ -40,7 +40,7 @@ class Notes(KVCache):
 
 def pair(length, batch=2, dtype=torch.float32):
     generator = torch.Generator().manual_seed(length)
-    k, v = torch.randn(2, batch, 4, length, 6, generator=generator)
+    k, v = torch.randn(2, batch, 4, length, 6, generator=generator, device="cpu")
     return k.to(dtype), v.to(dtype)
 
 

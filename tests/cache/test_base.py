@@ -4,11 +4,28 @@ The conformance suite holds what a user sees of it. Here are the parts that only
 the errors are held by test_arguments.py.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from small_caches import CONFIG, Notes, pair, write
 
-from kvlearn.cache import GrowingCache, KVCache
+from kvlearn.attention import attention
+from kvlearn.cache import GrowingCache, KVCache, LatentCache, QuantizedCache, SlidingWindowCache, StaticCache
+from kvlearn.quantization import QuantSpec
+
+KINDS = {
+    "growing": GrowingCache,
+    "static": partial(StaticCache, max_length=40),
+    "window": partial(SlidingWindowCache, window=7),
+    "latent": partial(LatentCache, latent_dim=6, rope_dim=6),
+    "quantised": partial(
+        QuantizedCache,
+        keys=QuantSpec("int4", axis="channel", quant_group=2),
+        values=QuantSpec("int4", axis="token", quant_group=2),
+        residual=2,
+    ),
+}
 
 
 def test_a_cache_is_four_methods():
@@ -239,3 +256,71 @@ def test_a_cache_says_what_it_is():
     write(cache, 3)
     size = 3 * 2 * 3 * 4 * 6 * 2 * 4
     assert repr(cache) == (f"GrowingCache(3 layers, batch 2, length 3, {size} bytes used, {size} allocated)")
+
+
+# Where a cache is made and used -----------------------------------------------------------------------
+
+
+def steps_before(cache):
+    """Fill the cache, go back a little, and break a step off."""
+    write_each(cache, 5)
+    write_each(cache, 3)
+    cache.reorder([1, 0])
+    cache.truncate([7, 8])
+    write_each(cache, 2, layers=(0, 1))
+
+
+def steps_after(cache):
+    """Go back, go on, and read: what came back for each layer and step."""
+    cache.truncate(7)
+    returned = write_each(cache, 3)
+    cache.reorder([0, 0, 1])
+    returned += write_each(cache, 1)
+    cache.reset()
+    return returned + write_each(cache, 2)
+
+
+def write_each(cache, length, layers=range(3)):
+    """One step; K and V of each layer, copied."""
+    returned = []
+    for layer in layers:
+        k, v = pair(length, cache.batch_size)
+        k, v = k[:, : cache.key_shape[0]], v[:, : cache.value_shape[0]]
+        returned += [side.clone() for side in cache.update(layer, k, v)]
+    return returned
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_what_was_stored_in_inference_mode_serves_outside_it(kind):
+    """A cache made or filled under `torch.inference_mode` that can be neither written to nor differentiated
+    through afterwards: "Inplace update to inference tensor outside InferenceMode is not allowed"."""
+    expected = kind(CONFIG, batch_size=2)
+    steps_before(expected)
+    with torch.inference_mode():
+        cache, filled = kind(CONFIG, batch_size=2), kind(CONFIG, batch_size=2)
+        steps_before(filled)
+    steps_before(cache)
+    want = steps_after(expected)
+    for made in (cache, filled):
+        got = steps_after(made)
+        assert len(got) == len(want) and all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+        k, v = pair(1)
+        k, v = made.update(0, k[:, : made.key_shape[0]], v[:, : made.value_shape[0]])
+        q = torch.ones(2, 4, 1, 6, requires_grad=True)
+        attention(q, k, v).sum().backward()
+        assert q.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_default_device_is_not_the_caches(kind):
+    """Positions or storages on the default device, beside keys on the CPU, would fail in the middle of a step:
+    like the model, a cache is on the CPU unless it is told otherwise."""
+    expected = kind(CONFIG, batch_size=2)
+    steps_before(expected)
+    want = steps_after(expected)
+    with torch.device("meta"):  # what torch.set_default_device enters
+        cache = kind(CONFIG, batch_size=2)
+        steps_before(cache)
+        got = steps_after(cache)
+    assert cache.device == cache.positions.device == torch.device("cpu")
+    assert len(got) == len(want) and all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
