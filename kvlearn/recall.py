@@ -96,9 +96,7 @@ def draw_pairs(num_pairs: int, batch_size: int, generator: torch.Generator, num_
         return numbers.cpu().argsort(dim=1)
 
     keys = FIRST_KEY + shuffled(num_keys)[:, :num_pairs]
-    values = torch.randint(
-        NUM_VALUES, (batch_size, num_pairs), generator=generator, device=generator.device
-    )
+    values = torch.randint(NUM_VALUES, (batch_size, num_pairs), generator=generator, device=generator.device)
     pairs = torch.stack((keys, FIRST_VALUE + values.cpu()), dim=2)  # (B, N, 2)
     order = shuffled(num_pairs)[:, :, None].expand(-1, -1, 2)
     start = torch.full((batch_size, 1), START, device="cpu")

@@ -313,7 +313,7 @@ def test_what_was_stored_in_inference_mode_serves_outside_it(kind):
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_default_device_is_not_the_caches(kind):
-    """Positions or storages on the default device, beside keys on the CPU, would fail in the middle of a step:
+    """Positions or storages on the default device, beside keys on the CPU, would fail in mid-step:
     like the model, a cache is on the CPU unless it is told otherwise."""
     expected = kind(CONFIG, batch_size=2)
     steps_before(expected)
