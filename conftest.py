@@ -1,10 +1,14 @@
 """Settings for every test and every notebook under test."""
 
+import functools
 import os
+import shutil
+import subprocess
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-# One thread a process. Several notebooks run side by side, and OpenMP threads that outnumber the
+# One thread per process. Several notebooks run side by side, and OpenMP threads that outnumber the
 # cores spin instead of working (measured: three times slower). Set before torch is imported; the
 # kernels that nbval starts inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,6 +33,53 @@ def pytest_collection_modifyitems(items):
             item.output_timeout = 20
 
 
+# --- Tests of the sandbox, where there is none ---
+
+
+def in_ci():
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+@functools.cache
+def no_sandbox():
+    """None where bubblewrap works, else a sentence that says why it does not and what to do."""
+    if sys.platform != "linux":
+        return "the sandbox needs Linux."
+    if not shutil.which("bwrap"):
+        return "bubblewrap is not installed. To run them too (Debian, Ubuntu): sudo apt install bubblewrap"
+    # The line that docs/instructors.md says to try. Not sandbox.missing(): a broken sandbox.py must fail.
+    words = "--unshare-user --disable-userns --unshare-net --ro-bind / / true".split()
+    tried = subprocess.run(["bwrap", *words], capture_output=True, text=True, errors="replace")
+    if tried.returncode == 0:
+        return None
+    said = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
+    return f'bubblewrap does not work here ({said}). docs/instructors.md helps: "Before the first class".'
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("bubblewrap") and no_sandbox():
+        if in_ci():
+            pytest.fail(f"In CI the sandbox may not be missing: {no_sandbox()}", pytrace=False)
+        pytest.skip(no_sandbox())
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum(is_left_out(report) for report in skipped)
+    if count:
+        tests = "1 test of the sandbox was" if count == 1 else f"{count} tests of the sandbox were"
+        terminalreporter.write_line(f"{tests} left out: {no_sandbox()}")
+
+
+def is_left_out(report):
+    """Whether a skipped test is one of the sandbox, on a machine that has none."""
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
+    return told is not None and told == f"Skipped: {no_sandbox()}"
+
+
+# --- Every other skip is a failure, unless a line names it ---
+
+
 def read_allowed_skips(path):
     """{pattern of test ids: reason} of tests/allowed_skips.txt."""
     allowed = {}
@@ -45,9 +96,11 @@ ALLOWED_SKIPS = read_allowed_skips(Path(__file__).parent / "tests" / "allowed_sk
 
 
 def refuse_skip(report):
-    """Turn a skip (an expected failure too) that nobody allowed into a failure."""
+    """Turn a skip (an expected failure too) that is not allowed into a failure."""
     patterns = (pattern.replace("[", "[[]") for pattern in ALLOWED_SKIPS)  # a bracket is itself
     if report.outcome != "skipped" or any(fnmatchcase(report.nodeid, p) for p in patterns):
+        return
+    if is_left_out(report):
         return
     told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     report.outcome = "failed"

@@ -7,12 +7,11 @@ import nbformat
 import pytest
 from markupsafe import escape
 from submissions import ROOT
-from walls import needs_walls
 
 from kvlearn.checks import REGISTRY
 from kvlearn.classroom import collect, course, feedback, grade, graded, report, settings
 
-pytestmark = [needs_walls, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 # assignment: an exercise, a part of the course's answer, what a student wrote there, and the mistake's name
 MISTAKES = {

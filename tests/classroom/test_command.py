@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from submissions import ASSIGNMENT, CLASS, ROOT
 from typer.testing import CliRunner
-from walls import needs_walls
 
 from kvlearn.classroom import command, course, settings
 
@@ -182,7 +181,7 @@ def test_a_release_of_another_text_makes_the_exercise_new(started):
     assert run("release", "00")[1].startswith(f"{ASSIGNMENT}: in the gradebook.")
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_a_full_disk(root):
     """Half a file, a lost exercise, a gradebook that nothing can read; a command that says it went well."""
     (root / "classroom").mkdir()

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from walls import needs_walls
 
 from kvlearn.classroom.execute import ConfinedExecute
 from kvlearn.classroom.results import MIME
 from kvlearn.classroom.sandbox import Limits
 
-pytestmark = [needs_walls, pytest.mark.slow]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow]
 
 RIGHT = {
     "split_heads": """

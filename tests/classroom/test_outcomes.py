@@ -4,7 +4,6 @@ import nbformat
 import pytest
 from made import ROOT, asked, error, judged, named, notebook, one, printed, prose, right, sent
 from nbgrader.utils import compute_checksum
-from walls import needs_walls
 
 from kvlearn.checks import find
 from kvlearn.classroom.execute import ConfinedExecute
@@ -216,7 +215,7 @@ def test_text_is_cut_and_cleaned():
     assert len(plain("y" * 10**6)) < 20_100
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 @pytest.mark.slow  # a kernel inside the sandbox
 def test_a_real_run_of_an_assignment_with_one_wrong_answer():
     """Results in another form than `inside` sends them; a wrong answer that takes the next one with it."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from walls import inside, needs_walls
+from walls import inside
 
 from kvlearn.classroom import limits, sandbox
 from kvlearn.classroom.sandbox import Limits
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow  # each starts a Python of its own
 ROOT = Path(sandbox.PACKAGE).parent
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_what_is_out_of_reach(tmp_path):
     """A folder bound too much: the answers, the tests and other people's files would be there to read."""
     (tmp_path / "shared").mkdir()
@@ -34,7 +34,7 @@ def test_what_is_out_of_reach(tmp_path):
     assert shown.stdout == "[[True, False], [True, True]]\n", shown.stderr
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_nothing_of_ours_can_be_written(tmp_path):
     """A library that is not read-only: one submission would change the checks of the next."""
     target = sandbox.PACKAGE / "written_by_a_test"
@@ -42,7 +42,7 @@ def test_nothing_of_ours_can_be_written(tmp_path):
     assert "Read-only file system" in shown.stderr and not target.exists()
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_no_network(tmp_path):
     """A network left open, or this computer's own ports: a submission could send itself, or ask."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -58,7 +58,7 @@ for address in (("127.0.0.1", {port}), ("192.0.2.1", 80)):
         assert inside(code, tmp_path).stdout == "refused\nrefused\n"
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_no_other_process_is_seen(tmp_path):
     """Without a namespace of processes, code could kill the grader or another submission."""
     code = "import os; print(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))"
@@ -67,7 +67,7 @@ def test_no_other_process_is_seen(tmp_path):
     assert str(os.getpid()) not in shown.stdout or os.getpid() < 20
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_code_is_nobody_of_ours(tmp_path):
     """RLIMIT_NPROC does nothing for root; and root's files would be open."""
     shown = inside("import os; print(os.getuid() == 0, os.getgroups() in ([], [os.getgid()]))", tmp_path)
@@ -75,7 +75,7 @@ def test_code_is_nobody_of_ours(tmp_path):
     assert shown.stdout.startswith(f"False {groups}"), shown.stdout + shown.stderr
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_the_environment_is_not_told(tmp_path, monkeypatch):
     """Tokens lie in environments."""
     monkeypatch.setenv("CLASSROOM_TOKEN", "s3cret")
@@ -101,7 +101,7 @@ with open(f"{folder}/large", "wb") as file:
     assert "File too large" in shown.stderr or "No space left" in shown.stderr
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_processes_end(tmp_path):
     """A fork bomb, small: as root there would be no limit at all."""
     code = """
@@ -216,7 +216,7 @@ def test_without_bubblewrap_a_sentence(monkeypatch):
     assert "bubblewrap is not installed" in sandbox.missing() and "apt install" in sandbox.missing()
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_bubblewrap_that_works_and_one_that_does_not(tmp_path, monkeypatch):
     """A class with 0 points, or thirty equal problems, where this system lets nobody make walls."""
     assert sandbox.missing() is None
@@ -235,7 +235,7 @@ def test_grading_elsewhere_than_on_linux(monkeypatch):
         sandbox.missing()
 
 
-@needs_walls
+@pytest.mark.bubblewrap
 def test_the_package_inside_is_the_one_that_grades(tmp_path, monkeypatch):
     """Two clones and one environment: inside, Python looks for the other clone's package, and finds none."""
     clone = tmp_path / "clone" / "kvlearn"

@@ -8,12 +8,12 @@ import time
 import nbformat
 import pytest
 from submissions import ASSIGNMENT, CLASS, ROOT
-from walls import first_fails_then_sleeps, killed, needs_walls
+from walls import first_fails_then_sleeps, killed
 
 from kvlearn.classroom import collect, course, entering, grade, settings, workers
 from kvlearn.classroom.folders import Folders
 
-pytestmark = [needs_walls, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def fingerprint(folder):

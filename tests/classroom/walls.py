@@ -1,21 +1,12 @@
 """Code inside the sandbox, for the tests."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
-import pytest
-
 from kvlearn.classroom import sandbox
-
-# Where KVLEARN_REQUIRE_MODEL is set (in CI) nothing may be missing: there the tests run, and fail.
-needs_walls = pytest.mark.skipif(
-    not shutil.which("bwrap") and not os.environ.get("KVLEARN_REQUIRE_MODEL"),
-    reason="bubblewrap is not installed",
-)
 
 
 def inside(code: str, shared, limits=None, seconds=60) -> subprocess.CompletedProcess:
