@@ -1,20 +1,11 @@
-"""The one door to the course. Needs Python 3.11, 3.12 or 3.13 and nothing else.
+"""The one door to the course: it prepares what the course needs, then runs one of the commands below."""
 
-    python3 dev.py lab            prepare everything, then open the lessons in JupyterLab
-    python3 dev.py test [--fast]  prepare everything, then run every check (--fast: the inner loop)
-    python3 dev.py build [NAMES]  make the notebooks again from course/ (--force, --check)
-    python3 dev.py python ARGS    run the course's own Python: a script, -m module, -c "..."
-    python3 dev.py bench [ARGS]   measure this machine: benchmarks/
-
-The first command takes some minutes: it makes `.venv`, installs what constraints.txt pins, and fetches
-the language model. Later ones start in seconds. Nothing outside this folder is changed, but for the
-model in the user's cache. On Windows, write `py dev.py` for `python3 dev.py`.
-"""
-
+import ast
 import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +17,20 @@ VENV = os.path.join(ROOT, ".venv")
 PYTHON = os.path.join(VENV, *(("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")))
 VERSIONS = ((3, 11), (3, 12), (3, 13))
 START = "notebooks/00_start_here.ipynb"
+# A constant, because Python started with -OO (PYTHONOPTIMIZE=2) has no docstrings.
+HELP = """\
+The one door to the course. Needs Python 3.11, 3.12 or 3.13 and nothing else.
+
+    python3 dev.py lab            prepare everything, then open the lessons in JupyterLab
+    python3 dev.py test [--fast]  prepare everything, then run every check (--fast: the inner loop)
+    python3 dev.py build [NAMES]  make the notebooks again from course/ (--force, --check)
+    python3 dev.py python ARGS    run the course's own Python: a script, -m module, -c "..."
+    python3 dev.py bench [ARGS]   measure this machine: benchmarks/
+
+The first command takes some minutes: it makes `.venv`, installs what constraints.txt pins, and fetches
+the language model. Later ones start in seconds. Nothing outside this folder is changed, but for the
+model in the user's cache. On Windows, write `py dev.py` for `python3 dev.py`.
+"""
 
 
 class Stop(Exception):
@@ -49,6 +54,125 @@ def version_problem(version):
     return f"The course runs on Python 3.11, 3.12 or 3.13, and this is {this}. {advice}"
 
 
+def environment(threads=True):
+    """The variables for what is started: the course's own Python and kernel, and one thread per process.
+
+    The user's PYTHON variables would be read by the course's Python too: PYTHONHOME stops it, PYTHONPATH puts
+    other packages before its own, PYTHONOPTIMIZE removes the asserts of the tests, PYTHONWARNINGS=error ends
+    a lesson at a warning of some library. Only those that cannot change what code does are handed on.
+    """
+    harmless = ("PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+    dropped = [name for name in os.environ if name.startswith("PYTHON") and name not in harmless]
+    dropped += socks_proxies()
+    variables = {name: value for name, value in os.environ.items() if name not in dropped}
+    variables.update(JUPYTER_PREFER_ENV_PATH="1", VIRTUAL_ENV=VENV)
+    first = {"PATH": os.path.dirname(PYTHON), "JUPYTER_PATH": os.path.join(VENV, "share", "jupyter")}
+    for name, folder in first.items():
+        variables[name] = os.pathsep.join(filter(None, [folder, variables.get(name)]))
+    if threads:
+        variables.setdefault("OMP_NUM_THREADS", "1")
+    return variables
+
+
+def socks_proxies():
+    """Variables that name a SOCKS proxy: with one of them set, JupyterLab and pip stop at once."""
+    names = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
+    return [n for n, value in os.environ.items() if n.upper() in names and value.lower().startswith("socks")]
+
+
+# What .venv says of itself: its version, where a lesson would import kvlearn from, and the folder that
+# kvlearn was installed from (PEP 610).
+FACTS = """
+import importlib.metadata, importlib.util, json, platform, urllib.parse, urllib.request
+kvlearn = importlib.util.find_spec("kvlearn")
+try:
+    text = importlib.metadata.distribution("kvlearn").read_text("direct_url.json")
+except importlib.metadata.PackageNotFoundError:
+    text = None
+path = urllib.parse.urlparse(json.loads(text)["url"]).path if text else None
+folder = path and urllib.request.url2pathname(path)
+print(json.dumps([platform.python_version(), kvlearn and kvlearn.origin, folder]))
+"""
+
+
+def ask_venv():
+    """(version, file of kvlearn, folder it was installed from) of .venv, the last two None where there is
+    no kvlearn; None where .venv has no Python that runs."""
+    command = [PYTHON, "-I", "-c", FACTS]
+    try:
+        return json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL, env=environment()))
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return None
+
+
+def same(path, other):
+    return path is not None and os.path.exists(path) and os.path.samefile(path, other)
+
+
+def is_this_folders(facts):
+    return facts is not None and same(facts[1], os.path.join(ROOT, "kvlearn", "__init__.py"))
+
+
+def venv_problem(facts):
+    """None, or why .venv cannot serve and has to be made."""
+    if not os.path.lexists(VENV):
+        return "there is none yet"
+    if facts is None:
+        return "the old one has no Python that starts"
+    version, _, made_for = facts
+    if version_problem(tuple(int(n) for n in version.split(".")[:2])):
+        return f"the old one has Python {version}"
+    if made_for is not None and not same(made_for, ROOT):  # its programs name the folder too
+        return f"the old one was made for {made_for}; this clone was moved or copied"
+    return None
+
+
+def has_pip():
+    command = [PYTHON, "-I", "-m", "pip", "--version"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return not subprocess.call(command, env=environment(), **quiet)
+
+
+def make_venv(why):
+    """Make .venv; where Python comes without ensurepip (Debian's), let its own pip fill it."""
+    print(f"Making .venv ({why}) ...", flush=True)
+    if os.path.islink(VENV):
+        os.unlink(VENV)  # another clone may use the folder that it leads to
+    has_ensurepip = importlib.util.find_spec("ensurepip") is not None
+    without = [] if has_ensurepip else ["--without-pip"]
+    command = [sys.executable, "-m", "venv", "--clear", *without, VENV]
+    made = subprocess.call(command, env=environment())
+    if not made and not has_ensurepip:
+        pip = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "--quiet", "pip"]
+        made = subprocess.call(pip, env=pip_environment(sys.executable))
+    if made or ask_venv() is None:
+        raise Stop(
+            "Python could not make the environment .venv; its own words are above. "
+            "On Debian or Ubuntu this helps: sudo apt install python3-venv. Then run this again."
+        )
+
+
+# What pip installs, and where to, is decided here. The rest of its settings (where packages come from, a
+# certificate, a proxy) is the user's choice.
+PIP_OURS = ("user", "target", "prefix", "root", "python", "no-deps", "dry-run", "require-hashes")
+PIP_OURS += ("requirement", "editable", "no-build-isolation")
+
+
+def pip_environment(python=None):
+    """The variables for pip: its settings as they stand in variables and files, without those of PIP_OURS."""
+    asked = [python or PYTHON, "-m", "pip", "config", "list", "-v"]
+    said = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()).stdout
+    lines = re.findall(
+        r"^(global|install|:env:)[.]([\w-]+)=(.*)$", said.decode("utf-8", "replace"), re.MULTILINE
+    )
+    order = ("global", "install", ":env:")  # a later one overrides
+    variables = {name: value for name, value in environment().items() if not name.startswith("PIP_")}
+    for _, name, value in sorted(lines, key=lambda line: order.index(line[0])):
+        if name not in PIP_OURS:
+            variables["PIP_" + name.upper().replace("-", "_")] = ast.literal_eval(value)
+    return dict(variables, PIP_CONFIG_FILE=os.devnull)  # no file is read again
+
+
 def stamp(python_version):
     """What the environment is made from, as one hash: when it changes, the environment is renewed."""
     digest = hashlib.sha256(python_version.encode())
@@ -58,76 +182,56 @@ def stamp(python_version):
     return digest.hexdigest()
 
 
-def venv_version():
-    """The version of the Python in .venv ("3.11.7"), or None where there is none that runs."""
-    try:
-        command = [PYTHON, "-c", "import platform; print(platform.python_version())"]
-        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True).strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def make_venv():
-    """Make .venv; where Python comes without ensurepip (Debian's), let its own pip fill it."""
-    print("Making .venv ...", flush=True)
-    has_ensurepip = importlib.util.find_spec("ensurepip") is not None
-    without = [] if has_ensurepip else ["--without-pip"]
-    made = subprocess.call([sys.executable, "-m", "venv", "--clear", *without, VENV])
-    if not made and not has_ensurepip:
-        pip = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "--quiet", "pip"]
-        made = subprocess.call(pip)
-    if made:
-        raise Stop(
-            "Python could not make the environment .venv; its own words are above. "
-            "On Debian or Ubuntu this helps: sudo apt install python3-venv. Then run this again."
-        )
+def is_ready(facts):
+    """Whether .venv holds what pyproject.toml and constraints.txt say now, and imports this folder."""
+    path = os.path.join(VENV, "kvlearn-stamp")
+    if not os.path.exists(path):
+        return False
+    with open(path, encoding="utf-8") as file:
+        return file.read() == stamp(facts[0]) and is_this_folders(facts)
 
 
 def prepare():
-    """Make sure that .venv is there and holds what pyproject.toml and constraints.txt say now."""
-    version = venv_version()
-    if version is None or version_problem(tuple(int(n) for n in version.split(".")[:2])):
-        make_venv()
-        version = venv_version()
-    path = os.path.join(VENV, "kvlearn-stamp")
-    wanted = stamp(version)
-    if os.path.exists(path):
-        with open(path) as file:
-            if file.read() == wanted:
-                return
+    """Make sure that .venv is there, serves this folder, and holds what the course needs now."""
+    facts = ask_venv()
+    problem = venv_problem(facts)
+    if problem:
+        make_venv(problem)
+    elif is_ready(facts):
+        return
+    elif not has_pip():
+        make_venv("the old one has no pip that works")
     print("Installing the course and what it stands on (once; some minutes) ...", flush=True)
     package = "-e" + ROOT + "[notebooks,test]"
     pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", package]
     pip += ["-c", os.path.join(ROOT, "constraints.txt")]
     if not sys.stdout.isatty():
         pip.append("--quiet")  # a log needs no list of what was downloaded; a person waiting does
-    if subprocess.call(pip, cwd=ROOT):
+    if subprocess.call(pip, cwd=ROOT, env=pip_environment()):
         raise Stop(
             "The installation failed; pip's own words are above. Without a network nothing can be "
             "installed; with too little disk space, note that torch for CUDA takes several GB (README.md "
-            "says how to have the small one). Then run the same command again."
+            "says how to have the small one). Your own settings of pip count too: "
+            f"{PYTHON} -m pip config list shows them. Then run the same command again."
         )
-    with open(path, "w") as file:
-        file.write(wanted)
+    facts = ask_venv()
+    if not is_this_folders(facts):
+        raise Stop(
+            f"pip says that it has installed the course, but {VENV} does not import it from {ROOT}. "
+            f"What it imports: {facts}. Remove .venv, then run the same command again."
+        )
+    with open(os.path.join(VENV, "kvlearn-stamp"), "w", encoding="utf-8") as file:
+        file.write(stamp(facts[0]))
 
 
 def fetch_model():
     """Make sure that the real model lies in the user's cache; return whether it does."""
     command = [PYTHON, "-c", "from kvlearn.weights import fetch; fetch()"]
-    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason was given"])[-1]
         print(f"The language model is not here: {last}", file=sys.stderr, flush=True)
     return done.returncode == 0
-
-
-def environment(threads=True):
-    """The variables for what is started: this environment's kernel first, and one thread a process."""
-    variables = dict(os.environ, JUPYTER_PREFER_ENV_PATH="1", VIRTUAL_ENV=VENV)
-    variables["PATH"] = os.path.dirname(PYTHON) + os.pathsep + variables.get("PATH", "")
-    if threads:
-        variables.setdefault("OMP_NUM_THREADS", "1")
-    return variables
 
 
 # --- lab ---
@@ -194,16 +298,23 @@ def lab(arguments):
 
 
 def read_counts(path):
-    """(passed, failed, skipped) of pytest's JUnit file; one failure where there is none to read."""
-    total = failed = skipped = 0
+    """(passed, failed, skipped) tests of pytest's JUnit file; one failure where there is none to read.
+
+    Counted test by test: pytest's own sums count a test twice that fails and then fails to clean up.
+    """
+    passed = failed = skipped = 0
     try:
-        for suite in ElementTree.parse(path).getroot().iter("testsuite"):
-            total += int(suite.get("tests"))
-            failed += int(suite.get("failures")) + int(suite.get("errors"))
-            skipped += int(suite.get("skipped"))
+        for case in ElementTree.parse(path).getroot().iter("testcase"):
+            outcomes = {child.tag for child in case}
+            if outcomes & {"failure", "error"}:
+                failed += 1
+            elif "skipped" in outcomes:
+                skipped += 1
+            else:
+                passed += 1
     except (OSError, ElementTree.ParseError):
         return 0, 1, 0
-    return total - failed - skipped, failed, skipped
+    return passed, failed, skipped
 
 
 def test(arguments):
@@ -214,7 +325,7 @@ def test(arguments):
         fetch_model()
     passed = failed = skipped = 0
     for words in (["check"], ["format", "--check"]):
-        bad = subprocess.call([PYTHON, "-m", "ruff", *words, "--quiet", "."], cwd=ROOT)
+        bad = subprocess.call([PYTHON, "-m", "ruff", *words, "--quiet", "."], cwd=ROOT, env=environment())
         print("ruff", *words, "failed" if bad else "passed", flush=True)
         passed, failed = passed + (not bad), failed + bool(bad)
     with tempfile.TemporaryDirectory() as folder:
@@ -256,11 +367,17 @@ def main(arguments):
     if problem:
         raise Stop(problem)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(__doc__.strip())
+        print(HELP.strip())
         return 0
     if arguments[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
         raise Stop(f"There is no command {arguments[0]!r}. There is: {known}.")
+    for name in socks_proxies():
+        print(
+            f"{name} names a SOCKS proxy, which pip and JupyterLab cannot use. They are started without it.",
+            file=sys.stderr,
+            flush=True,
+        )
     prepare()
     return COMMANDS[arguments[0]](arguments[1:])
 

@@ -2,10 +2,12 @@
 
 import json
 import os
+import platform
 import runpy
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,206 @@ def test_dev_is_readable_to_a_python_that_it_refuses(version):
         assert done.returncode == 1 and done.stderr.startswith("The course runs on Python")
 
 
+# --- .venv ---
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A folder that dev.py takes for its own, with an empty kvlearn and a .venv that holds nothing."""
+    root = tmp_path / "a clone"
+    (root / "kvlearn").mkdir(parents=True)
+    (root / "kvlearn" / "__init__.py").touch()
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, root)
+    venv.create(root / ".venv", symlinks=True)
+    point_to(root, monkeypatch)
+    return root
+
+
+def point_to(root, monkeypatch):
+    places = {"ROOT": root, "VENV": root / ".venv", "PYTHON": root / ".venv/bin/python"}
+    for name, place in places.items():
+        monkeypatch.setitem(dev.prepare.__globals__, name, str(place))
+
+
+def install(root):
+    """As `pip install -e` leaves it: where to import kvlearn from, and what it was installed from."""
+    (site,) = (root / ".venv").glob("lib/python3.*/site-packages")
+    (site / "kvlearn.pth").write_text(f"{root}\n")
+    (site / "kvlearn-1.dist-info").mkdir()
+    (site / "kvlearn-1.dist-info" / "METADATA").write_text("Name: kvlearn\nVersion: 1\n")
+    (site / "kvlearn-1.dist-info" / "direct_url.json").write_text(json.dumps({"url": root.as_uri()}))
+
+
+def finish(root):
+    (root / ".venv" / "kvlearn-stamp").write_text(dev.stamp(platform.python_version()))
+
+
+def test_an_environment_that_is_finished_is_trusted(clone):
+    """Would catch an installation of minutes at each start."""
+    assert dev.ask_venv() == [platform.python_version(), None, None]
+    install(clone)
+    facts = dev.ask_venv()
+    assert facts == [platform.python_version(), str(clone / "kvlearn" / "__init__.py"), str(clone)]
+    assert not dev.is_ready(facts)
+    finish(clone)
+    assert dev.venv_problem(facts) is None and dev.is_ready(facts)
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_a_clone_elsewhere_gets_an_environment_of_its_own(clone, monkeypatch, how):
+    """Would catch lessons that import the folder that the clone was copied from, or nothing at all."""
+    install(clone)
+    finish(clone)
+    other = clone.parent / "elsewhere"
+    shutil.move(clone, other) if how == "moved" else shutil.copytree(clone, other, symlinks=True)
+    point_to(other, monkeypatch)
+    facts = dev.ask_venv()
+    assert not dev.is_ready(facts)
+    assert dev.venv_problem(facts) == f"the old one was made for {clone}; this clone was moved or copied"
+
+
+def test_a_clone_may_be_reached_by_two_names(clone, monkeypatch):
+    """Would catch an environment that is made again and again where a link leads to the clone."""
+    install(clone)
+    finish(clone)
+    link = clone.parent / "link"
+    link.symlink_to(clone)
+    point_to(link, monkeypatch)
+    facts = dev.ask_venv()
+    assert dev.venv_problem(facts) is None and dev.is_ready(facts)
+
+
+def test_an_environment_that_imports_something_else_is_not_ready(clone):
+    """Would catch `pip install .`: lessons would run a copy of kvlearn that no pull and no edit reaches."""
+    finish(clone)
+    (site,) = (clone / ".venv").glob("lib/python3.*/site-packages")
+    facts = [platform.python_version(), str(site / "kvlearn" / "__init__.py"), str(clone)]
+    (site / "kvlearn").mkdir()
+    (site / "kvlearn" / "__init__.py").touch()
+    assert dev.venv_problem(facts) is None and not dev.is_ready(facts)
+
+
+def test_an_environment_whose_python_is_wrong(clone):
+    """Would catch a .venv that is kept although no lesson can start in it."""
+    assert dev.venv_problem(["3.10.13", None, None]) == "the old one has Python 3.10.13"
+    (clone / ".venv/bin/python").unlink()
+    assert dev.ask_venv() is None
+    assert dev.venv_problem(None) == "the old one has no Python that starts"
+    shutil.rmtree(clone / ".venv")
+    assert dev.venv_problem(None) == "there is none yet"
+
+
+def test_an_environment_without_pip_is_made_again(clone, monkeypatch):
+    """Would catch "No module named pip", for ever: what uv makes, or a Ctrl-C leaves behind, has none."""
+    done = []
+
+    def pip(command, **_):
+        done.append("pip")
+        install(clone)
+        return 0
+
+    assert not dev.has_pip()
+    monkeypatch.setitem(dev.prepare.__globals__, "make_venv", done.append)
+    monkeypatch.setitem(dev.prepare.__globals__, "has_pip", lambda: False)
+    monkeypatch.setitem(dev.prepare.__globals__, "pip_environment", dict)
+    monkeypatch.setattr(dev.subprocess, "call", pip)
+    dev.prepare()
+    assert done == ["the old one has no pip that works", "pip"]
+    dev.prepare()
+    assert len(done) == 2
+
+
+def test_an_installation_that_ends_up_elsewhere_is_not_called_done(clone, monkeypatch):
+    """Would catch a stamp on an environment that pip has put nothing into."""
+    monkeypatch.setitem(dev.prepare.__globals__, "has_pip", lambda: True)
+    monkeypatch.setitem(dev.prepare.__globals__, "pip_environment", dict)
+    monkeypatch.setattr(dev.subprocess, "call", lambda command, **_: 0)
+    with pytest.raises(dev.Stop, match="does not import it from"):
+        dev.prepare()
+    assert not (clone / ".venv" / "kvlearn-stamp").exists()
+
+
+def test_a_link_to_another_environment_is_not_cleared(clone, monkeypatch):
+    """Would catch .venv made anew in the folder of another project that it is a link to."""
+    shared = clone.parent / "shared"
+    shutil.move(clone / ".venv", shared)
+    (shared / "precious").touch()
+    (clone / ".venv").symlink_to(shared)
+    call = subprocess.call  # without pip, which takes seconds
+    monkeypatch.setattr(dev.subprocess, "call", lambda command, **_: call([*command, "--without-pip"]))
+    dev.make_venv("a test")
+    assert (shared / "precious").exists() and not (clone / ".venv").is_symlink()
+
+
+# --- What the user's own settings may not change ---
+
+
+def test_settings_of_python_stay_outside(monkeypatch):
+    """Would catch a PYTHONPATH with another kvlearn in it, or a PYTHONHOME that stops the course's Python."""
+    names = ("HOME", "PATH", "OPTIMIZE", "SAFEPATH", "WARNINGS", "STARTUP", "INSPECT", "NOUSERSITE", "UTF8")
+    for name in names:
+        monkeypatch.setenv("PYTHON" + name, "1")
+    variables = dev.environment()
+    assert [name for name in names if "PYTHON" + name in variables] == ["UTF8"]
+    assert variables["PATH"].split(os.pathsep)[0] == str(ROOT / ".venv" / "bin")
+
+
+def test_the_kernel_of_the_course_comes_first(monkeypatch):
+    """Would catch lessons in the "python3" kernel of another environment, which JUPYTER_PATH names."""
+    monkeypatch.setenv("JUPYTER_PATH", "/opt/theirs")
+    assert dev.environment()["JUPYTER_PATH"] == f"{ROOT}/.venv/share/jupyter{os.pathsep}/opt/theirs"
+    monkeypatch.delenv("JUPYTER_PATH")
+    assert dev.environment()["JUPYTER_PATH"] == f"{ROOT}/.venv/share/jupyter"
+
+
+def test_a_socks_proxy_stays_outside(monkeypatch):
+    """Would catch a JupyterLab that dies of a missing package socksio before the first page."""
+    for name in ("ALL_PROXY", "all_proxy", "https_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
+    monkeypatch.setenv("all_proxy", "SOCKS://127.0.0.1:1080/")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:8080")
+    assert sorted(dev.socks_proxies()) == ["ALL_PROXY", "all_proxy"]
+    variables = dev.environment()
+    assert "ALL_PROXY" not in variables and "all_proxy" not in variables
+    assert variables["https_proxy"] == "http://127.0.0.1:8080"
+
+
+def test_settings_of_pip_say_where_from_but_not_where_to(monkeypatch, tmp_path):
+    """Would catch "Can not perform a '--user' install", or a course that is installed into another folder."""
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nuser = yes\ntimeout = 7\nindex-url = https://one.example\n"
+        "[install]\ntarget = /t\nprefix = /p\nno-deps = yes\nfind-links =\n  /a\n  /b\ntimeout = 8\n"
+    )
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_ROOT", "/r")
+    monkeypatch.setenv("PIP_QUIET", "1")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://two.example")
+    variables = dev.pip_environment(sys.executable)
+    pip = {name: value.split() for name, value in variables.items() if name.startswith("PIP_")}
+    assert {name: pip.pop(name) for name in ("PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_TIMEOUT")} == {
+        "PIP_INDEX_URL": ["https://two.example"],
+        "PIP_FIND_LINKS": ["/a", "/b"],
+        "PIP_TIMEOUT": ["8"],
+    }
+    ours = {"PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_NO_DEPS"}
+    assert pip["PIP_CONFIG_FILE"] == [os.devnull] and not ours & set(pip)
+
+
+def test_help_needs_no_docstring(tmp_path):
+    """Would catch a bare `dev.py` that ends in a traceback under PYTHONOPTIMIZE=2 or PYTHONWARNINGS=error."""
+    done = subprocess.run(
+        [sys.executable, "-OO", "-P", "-W", "error", str(ROOT / "dev.py")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "") and "python3 dev.py test" in done.stdout
+
+
 def test_the_stamp_follows_what_is_installed(tmp_path, monkeypatch):
     """Would catch an environment that is not renewed when a pin or the Python changed."""
     for name in ("pyproject.toml", "constraints.txt"):
@@ -103,39 +305,49 @@ def test_the_stamp_follows_what_is_installed(tmp_path, monkeypatch):
     assert dev.stamp("3.11.7") != first
 
 
-JUNIT = '<testsuites><testsuite name="pytest" errors="1" failures="2" skipped="3" tests="10"/></testsuites>'
+def junit(passed=0, failed=0, errors=0, skipped=0):
+    """A report of pytest with so many tests of each outcome."""
+    inner = [""] * passed + ["<failure/>"] * failed + ["<error/>"] * errors + ["<skipped/>"] * skipped
+    cases = "".join(f"<testcase>{outcome}</testcase>" for outcome in inner)
+    return f"<testsuites><testsuite>{cases}</testsuite></testsuites>"
 
 
 def test_counts_come_from_what_pytest_reports(tmp_path):
     """Would catch errors of collection, or a pytest that never wrote its report, counted as nothing."""
     path = tmp_path / "junit.xml"
-    path.write_text(JUNIT)
+    path.write_text(junit(passed=4, failed=2, errors=1, skipped=3))
     assert dev.read_counts(str(path)) == (4, 3, 3)
     path.write_text("<testsuites><testsuite")
     assert dev.read_counts(str(path)) == (0, 1, 0)
     assert dev.read_counts(str(tmp_path / "none.xml")) == (0, 1, 0)
 
 
+def test_a_test_that_fails_twice_counts_once(tmp_path):
+    """Would catch "-1 passed": a test that fails, and then fails to clean up, is one test that failed."""
+    path = tmp_path / "junit.xml"
+    path.write_text("<testsuite><testcase><failure/><error/></testcase><testcase/></testsuite>")
+    assert dev.read_counts(str(path)) == (1, 1, 0)
+
+
 @pytest.mark.parametrize(
-    "codes, junit, line, code",
+    "codes, report, line, code",
     [
-        ((0, 0, 0), 'errors="0" failures="0" skipped="1" tests="9"', "10 passed, 0 failed, 1 skipped", 0),
-        ((1, 0, 0), 'errors="0" failures="0" skipped="0" tests="9"', "10 passed, 1 failed, 0 skipped", 1),
-        ((0, 1, 0), 'errors="0" failures="0" skipped="0" tests="9"', "10 passed, 1 failed, 0 skipped", 1),
-        ((0, 0, 1), 'errors="1" failures="2" skipped="0" tests="9"', "8 passed, 3 failed, 0 skipped", 1),
-        ((0, 0, 3), 'errors="0" failures="0" skipped="0" tests="9"', "11 passed, 1 failed, 0 skipped", 1),
+        ((0, 0, 0), junit(passed=8, skipped=1), "10 passed, 0 failed, 1 skipped", 0),
+        ((1, 0, 0), junit(passed=9), "10 passed, 1 failed, 0 skipped", 1),
+        ((0, 1, 0), junit(passed=9), "10 passed, 1 failed, 0 skipped", 1),
+        ((0, 0, 1), junit(passed=6, failed=2, errors=1), "8 passed, 3 failed, 0 skipped", 1),
+        ((0, 0, 3), junit(passed=9), "11 passed, 1 failed, 0 skipped", 1),
         ((0, 0, 3), None, "2 passed, 1 failed, 0 skipped", 1),
     ],
     ids=["green", "lint", "format", "tests", "pytest stopped", "no report"],
 )
-def test_the_last_line_and_the_exit_code_agree(monkeypatch, capsys, codes, junit, line, code):
+def test_the_last_line_and_the_exit_code_agree(monkeypatch, capsys, codes, report, line, code):
     """Would catch a red run that exits with 0, or a line that hides which of the parts was red."""
     left = list(codes)
 
     def call(command, **_):
-        if "pytest" in command and junit:
-            path = Path(command[command.index("--junitxml") + 1])
-            path.write_text(f"<testsuites><testsuite {junit}/></testsuites>")
+        if "pytest" in command and report:
+            Path(command[command.index("--junitxml") + 1]).write_text(report)
         return left.pop(0)
 
     monkeypatch.setattr(dev.subprocess, "call", call)
