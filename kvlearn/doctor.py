@@ -5,12 +5,16 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+import kvlearn
 from kvlearn import measure, model_store
 from kvlearn.families import ModelError
 from kvlearn.weights import model_is_required
@@ -34,6 +38,8 @@ class Finding:
 def examine() -> Iterator[Finding]:
     """Everything that the course stands on, the most basic first."""
     yield python()
+    yield package()
+    yield from variables()
     yield pytorch()
     yield device()
     yield threads()
@@ -50,6 +56,35 @@ def python() -> Finding:
         return Finding("Python", found)
     advice = "The course needs Python 3.11, 3.12 or 3.13; install one of them."
     return Finding("Python", found, MISSING, advice)
+
+
+def package() -> Finding:
+    """Where a lesson imports kvlearn from: it starts in another folder, and may find another kvlearn."""
+    ours = Path(kvlearn.__file__).resolve().parent
+    code = "import importlib.util as u; spec = u.find_spec('kvlearn'); print(spec.origin if spec else '')"
+    with tempfile.TemporaryDirectory() as elsewhere:
+        done = subprocess.run([sys.executable, "-c", code], cwd=elsewhere, capture_output=True, text=True)
+    found = done.stdout.strip()
+    if found and Path(found).resolve().parent == ours:
+        return Finding("kvlearn", str(ours))
+    lesson = f"{Path(found).parent} instead" if found else "nothing: it is not installed"
+    advice = (
+        f"A lesson would import {lesson}. `python3 dev.py lab` puts this right. In an environment of your "
+        f"own, in the folder of the course: {_pip()} install -e ."
+    )
+    return Finding("kvlearn", f"{ours}, but not for a lesson", MISSING, advice)
+
+
+def variables() -> Iterator[Finding]:
+    """Variables that stop the lessons in an environment of your own; `dev.py` does not hand them on."""
+    if sys.flags.optimize > 1:
+        advice = "It removes the docstrings that checks quote. Unset PYTHONOPTIMIZE and start without -OO."
+        yield Finding("Python", "started with -OO or PYTHONOPTIMIZE=2", MISSING, advice)
+    for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"):
+        for one in (name, name.lower()):
+            if os.environ.get(one, "").lower().startswith("socks"):
+                advice = f"JupyterLab stops at a SOCKS proxy. Start it without: env -u {one} jupyter lab"
+                yield Finding("Proxy", f"{one} names a SOCKS proxy", MISSING, advice)
 
 
 def pytorch() -> Finding:

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import runpy
 import shutil
 import subprocess
@@ -378,10 +379,75 @@ def test_an_unknown_command_and_no_command(tmp_path):
     assert done.returncode == 0 and "python3 dev.py lab" in done.stdout
 
 
-def test_ci_runs_the_tests_and_may_not_fall_back():
-    """Would catch a CI that runs something else, or runs the lessons on the tiny stand-in model."""
-    path = ROOT / ".ci" / "run"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert "set -euo pipefail" in lines and "export KVLEARN_REQUIRE_MODEL=1" in lines
-    assert lines[-1] == 'python3 dev.py test "$@"'
-    assert os.name == "nt" or os.access(path, os.X_OK)
+# --- .ci/run ---
+
+PROGRAMS = ("bash", "dirname", "mktemp", "tee", "sed", "tail", "rm", "sh")
+REPORT = """#!/bin/sh
+if [ "$1" = -c ]; then exit 0; fi
+echo "$1 $2 $3, $KVLEARN_REQUIRE_MODEL $CI"
+echo "{line}"
+exit {code}
+"""
+
+
+def run_ci(tmp_path, ci="", **scripts):
+    """.ci/run in a folder of its own, where every Python is a script that prints its last line at once."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in PROGRAMS:
+        (programs / name).symlink_to(shutil.which(name))
+    for name, script in dict(scripts, bwrap="#!/bin/sh\n", git="#!/bin/sh\n").items():
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o755)
+    environment = {"PATH": str(programs), "HOME": str(tmp_path), "CI": ci}
+    command = [str(tmp_path / ".ci" / "run"), "-k", "x"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "newest, last, code",
+    [
+        (("2 passed, 0 failed, 0 skipped", 0), "9 passed, 0 failed, 1 skipped", 0),
+        (("2 passed, 1 failed, 0 skipped", 1), "9 passed, 1 failed, 1 skipped", 1),
+        (("2 passed, 0 failed, 0 skipped", 1), "9 passed, 1 failed, 1 skipped", 1),
+        (("Killed", 137), "7 passed, 1 failed, 1 skipped", 1),
+    ],
+    ids=["green", "red", "an exit code alone", "no last line"],
+)
+def test_ci_adds_up_both_pythons(tmp_path, newest, last, code):
+    """Would catch a CI that is green while the newest Python is red, or that runs the tiny stand-in model."""
+    line, newest_code = newest
+    scripts = {
+        "python3": REPORT.format(line="7 passed, 0 failed, 1 skipped", code=0),
+        "python3.13": REPORT.format(line=line, code=newest_code),
+        "python3.12": "#!/bin/sh\nexit 1\n",
+    }
+    done = run_ci(tmp_path, **scripts)
+    said = done.stdout.splitlines()
+    assert done.returncode == code and said[-1] == last, done.stdout + done.stderr
+    assert sum(bool(re.match(r"\d+ passed", one)) for one in said) == 1
+    assert said[0] == "dev.py test -k, 1 1" and "/clone/dev.py test --fast, 1 1" in said[2]
+
+
+@pytest.mark.parametrize("ci, last, code", [("", "7 passed, 0 failed", 0), ("true", "7 passed, 1 failed", 1)])
+def test_ci_does_not_lose_the_newest_python_in_silence(tmp_path, ci, last, code):
+    """Would catch a CI that goes on without the newest Python once an image comes without one."""
+    scripts = {
+        "python3": REPORT.format(line="7 passed, 0 failed, 1 skipped", code=0),
+        "python3.13": "#!/bin/sh\necho 'pyenv: python3.13: command not found' >&2\nexit 127\n",  # a shim
+    }
+    done = run_ci(tmp_path, ci, **scripts)
+    assert done.returncode == code and "Neither Python 3.13 nor 3.12" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(last)
+
+
+def test_ci_finds_a_python_of_pyenv(tmp_path):
+    """Would catch a search that stops at the shim, which stands on the PATH and does not run."""
+    python = tmp_path / ".pyenv" / "versions" / "3.12.1" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.write_text(REPORT.format(line="2 passed, 0 failed, 0 skipped", code=0))
+    python.chmod(0o755)
+    done = run_ci(tmp_path, python3=REPORT.format(line="7 passed, 0 failed, 1 skipped", code=0))
+    assert done.stdout.splitlines()[-1] == "9 passed, 0 failed, 1 skipped", done.stdout + done.stderr

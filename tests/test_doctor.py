@@ -1,6 +1,7 @@
 import shutil
 import sys
 from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -29,6 +30,51 @@ def test_python(monkeypatch, version, state):
     monkeypatch.setattr(doctor.sys, "version_info", (*version, 4, "final", 0))
     finding = doctor.python()
     assert finding.state == state and ("3.11, 3.12 or 3.13" in finding.advice) == (state == MISSING)
+
+
+def lesson_imports(monkeypatch, path):
+    """What a Python says that is started in another folder."""
+    done = SimpleNamespace(stdout=f"{path}\n")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda command, **_: done)
+
+
+def test_package(monkeypatch, tmp_path):
+    """Would catch "The course can run" where lessons import the folder that this one was copied from."""
+    ours = Path(doctor.__file__).parent
+    lesson_imports(monkeypatch, ours / "__init__.py")
+    assert doctor.package() == doctor.Finding("kvlearn", str(ours))
+    lesson_imports(monkeypatch, tmp_path / "kvlearn" / "__init__.py")
+    assert doctor.package().state == MISSING
+    assert f"A lesson would import {tmp_path / 'kvlearn'} instead." in doctor.package().advice
+    lesson_imports(monkeypatch, "")
+    assert doctor.package().state == MISSING and "it is not installed" in doctor.package().advice
+
+
+def test_package_asks_a_python_in_another_folder(monkeypatch, tmp_path):
+    """Would catch a question that the folder of the course answers itself, because it is the current one."""
+    (tmp_path / "kvlearn").mkdir()
+    (tmp_path / "kvlearn" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert doctor.package().state == GOOD
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert f"{tmp_path / 'kvlearn'} instead" in doctor.package().advice
+
+
+def test_variables(monkeypatch):
+    """Would catch a traceback about socksio, or about a docstring that is None, behind a good report."""
+    for name in ("ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor.sys, "flags", SimpleNamespace(optimize=0))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:8080")
+    assert list(doctor.variables()) == []
+    monkeypatch.setenv("all_proxy", "socks://127.0.0.1:1080/")
+    monkeypatch.setattr(doctor.sys, "flags", SimpleNamespace(optimize=2))
+    optimised, proxy = doctor.variables()
+    assert (optimised.subject, optimised.state) == (
+        "Python",
+        MISSING,
+    ) and "PYTHONOPTIMIZE" in optimised.advice
+    assert (proxy.subject, proxy.state) == ("Proxy", MISSING) and "env -u all_proxy" in proxy.advice
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,10 @@ def machine() -> dict:
         "threads": torch.get_num_threads(),
         "memory_bytes": _memory_bytes(),
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "versions": {name: version for name in PACKAGES if (version := _version(name))}
+        | {
+            "torch": torch.__version__
+        },  # the package's own version leaves out which build it is: +cpu, +cu130
         "device": where.type,
         "device_name": None,
         "driver": None,

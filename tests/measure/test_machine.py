@@ -3,6 +3,7 @@
 import getpass
 import json
 import platform
+from importlib import metadata
 
 import torch
 
@@ -44,6 +45,13 @@ def test_machine_says_what_a_measurement_needs():
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["cores"] >= 1 and facts["memory_bytes"] > 2**28 and facts["cpu"]
     assert facts["device"] == measure.device().type
+
+
+def test_machine_says_which_build_of_torch_it_is(monkeypatch):
+    """Would catch a CPU build and a CUDA build recorded as one: the package's version is 2.13.0 for both."""
+    monkeypatch.setattr(torch, "__version__", "2.13.0+cu130")
+    monkeypatch.setattr(metadata, "version", lambda name: "2.13.0")
+    assert measure.machine()["versions"]["torch"] == "2.13.0+cu130"
 
 
 def test_machine_names_no_host_and_no_user():
