@@ -3,13 +3,19 @@
 With `cache=None` each step runs the whole text through the model again. With a cache it runs the tokens that
 the cache has not seen. Prompts of different lengths stand side by side, padded on the left; positions of -1
 keep the padding out of everything, so that each row says what it would say alone.
+
+A row that has ended keeps its place in the batch until the last row ends: at every step it takes one more
+slot of padding in the cache, and its share of the computation. No serving engine works that way. An engine
+replaces an ended row with the next request at once, which is called continuous batching (lesson 11).
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kvlearn.cache.base import KVCache
@@ -22,6 +28,9 @@ from kvlearn.generation_arguments import (
     check_settings,
     seen_tokens,
 )
+
+# Logits in float32 fix a sum of probabilities to about six digits: .5 + .3 may come out as .79999998.
+NEARLY = 1e-6
 
 
 @dataclass(frozen=True)
@@ -75,9 +84,10 @@ def generate(
         max_new_tokens: 0 or more. A row ends earlier with one of `eos_ids`.
         cache: None recomputes everything at every step (the naive decoder).
         temperature: 0 takes the likeliest token; above it the logits are divided by it and a token is drawn.
-        top_k: draw among the k likeliest (Fan et al. 2018, arXiv 1805.04833).
-        top_p: draw among the likeliest that together have at least this probability (Holtzman et al. 2020,
-            arXiv 1904.09751).
+        top_k: draw among the k likeliest tokens (Fan et al. 2018, arXiv 1805.04833), and any that are exactly
+            as likely as the k-th, as in transformers.
+        top_p: draw among the fewest tokens that together have at least this probability (Holtzman et al.
+            2020, arXiv 1904.09751). Equally likely tokens are taken in the order of their ids; 1 keeps all.
         eos_ids: the ids that end a row.
         generator: the source of the draws; torch's own when left out.
         prefill_chunk: feed the prompts in pieces of so many tokens; None = in one piece. Needs a cache.
@@ -89,7 +99,9 @@ def generate(
 
     Raises:
         ValueError: an argument that cannot be, or a text that would not fit the cache or the model. Found
-            before anything is fed, so the cache is as it was.
+            before anything is fed, so the cache is as it was. Also if the model's logits have NaN or +inf, or
+            if a row has -inf alone. That is found after the step that computed them: the cache then holds
+            whole steps, each row's tokens up to that point, among them the ones with bad numbers. Reset it.
     """
     prompts = as_rows(model, prompts)
     check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk)
@@ -109,7 +121,8 @@ def generate(
         if step == 0 and prefill_chunk is not None:
             _prefill(model, cache, rows, seen, prefill_chunk)
         logits = _feed(model, cache, rows, seen, open_rows)  # (B, vocab_size)
-        chosen = pick(logits[open_rows], temperature, top_k, top_p, generator).tolist()
+        _check_logits(logits[open_rows], open_rows)
+        chosen = _pick(logits[open_rows], temperature, top_k, top_p, generator).tolist()
         if step == 0:
             first = time.perf_counter()
         for row, token in zip(open_rows, chosen, strict=True):
@@ -139,22 +152,45 @@ def pick(
 
     Returns:
         (rows,) token ids.
+
+    Raises:
+        ValueError: a row with NaN or +inf in it, or with -inf alone. (-inf itself forbids a token.)
     """
+    _check_logits(logits, range(len(logits)))
+    return _pick(logits, temperature, top_k, top_p, generator)
+
+
+def _pick(logits: Tensor, temperature, top_k, top_p, generator) -> Tensor:
     if temperature == 0:
         return logits.argmax(dim=-1)
     place = torch.device("cpu") if generator is None else generator.device
-    logits = logits.to(place, torch.float32)
+    logits = logits.to(place, torch.promote_types(logits.dtype, torch.float32))
     # The largest becomes 0, which no small temperature can make infinite.
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / max(temperature, torch.finfo(torch.float32).tiny)
     if top_k is not None:
         smallest_kept = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < smallest_kept, float("-inf"))
-    if top_p is not None:
-        ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
-        before = ordered.cumsum(dim=-1) - ordered  # what the likelier tokens have already
-        out = torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= top_p)
+    if top_p is not None and top_p < 1:
+        probabilities = logits.softmax(dim=-1, dtype=torch.float64)
+        ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        reached = ordered.cumsum(dim=-1) >= top_p - NEARLY
+        surplus = F.pad(reached[:, :-1], (1, 0))  # without this token the set has reached top_p already
+        out = torch.empty_like(surplus).scatter_(-1, order, surplus)
         logits = logits.masked_fill(out, float("-inf"))
     return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)[:, 0]
+
+
+def _check_logits(logits: Tensor, rows: Sequence[int]) -> None:
+    """Refuse logits that no token can be chosen from; `rows` are their numbers, for the message."""
+    largest = logits.amax(dim=-1)  # NaN where there is one
+    for row, value, fine in zip(rows, largest.tolist(), largest.isfinite().tolist(), strict=True):
+        if not fine:
+            what = "-inf alone" if value == -math.inf else "NaN" if math.isnan(value) else "+inf"
+            raise ValueError(
+                f"The logits of row {row} have {what}, so that no token can be chosen. The model computed "
+                "something that is not a number: check its weights, an attention or rope of your own, "
+                "and its dtype (float16 overflows at 65,504; load the model with dtype=torch.float32)."
+            )
 
 
 # Feeding ---------------------------------------------------------------------------------------------

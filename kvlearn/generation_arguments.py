@@ -4,6 +4,7 @@ Everything here runs before anything is fed, so that after an error the cache is
 """
 
 import inspect
+import math
 import operator
 from collections.abc import Sequence
 
@@ -91,8 +92,8 @@ def check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chu
                 raise ValueError(f"{name} is a {kind}; got {value!r}.")
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens is 0 or more; got {max_new_tokens}.")
-    if temperature < 0:
-        raise ValueError(f"temperature is 0 (greedy) or above; got {temperature}.")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature is 0 (greedy) or above, and finite; got {temperature}.")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k keeps at least 1 token; got {top_k}.")
     if top_p is not None and not 0 < top_p <= 1:

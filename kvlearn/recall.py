@@ -13,6 +13,7 @@ answer: each answer token is predicted from the cache, and one mistake does not 
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ HEAD = "A pass key is hidden somewhere in the text that follows. Find it and rem
 NEEDLE = "\n\nThe pass key is {digits}. Remember it: {digits} is the pass key.\n\n"
 QUESTION = "\n\nWhat is the pass key? The pass key is "
 DIGITS = 5
+FILLER = Path(__file__).parent / "texts" / "python_reference.txt"
 
 
 def read(model, context: Tensor, rest: Tensor, cache) -> Tensor:
@@ -149,14 +151,13 @@ class Passkey:
 
 
 def filler_text() -> str:
-    """A long English text that every CPython has: the language reference behind `help()`.
+    """A long English text: Python's own language reference, as `help()` of Python 3.11.7 shows it.
 
     Repeated sentences would not do: between them a pass key is easy to see even with a blurred cache. The
-    text differs between versions of Python.
+    text ships with the package, because it differs between versions of Python, and every perplexity with it.
+    Its licence stands beside it.
     """
-    from pydoc_data.topics import topics
-
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    return FILLER.read_text(encoding="utf-8")
 
 
 def draw_passkey(

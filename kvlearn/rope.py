@@ -10,7 +10,6 @@ with i + D/2 ("half-split"), and so does this file; Meta's original files pair 2
 """
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -51,9 +50,12 @@ def rotary_angles(
     return positions[..., None].float() * _frequencies(head_dim, theta, scaling, positions.device)
 
 
-@lru_cache  # the same few numbers for every layer and step
 def _frequencies(head_dim: int, theta: float, scaling: RopeScaling | None, device: torch.device) -> Tensor:
-    """(D/2,) radians a position: theta^(-2i/D) for pair i."""
+    """(D/2,) radians per position: theta^(-2i/D) for pair i.
+
+    Computed at every call: a tensor kept from an earlier one may have been made where this call cannot use
+    it, under FakeTensorMode, in a compiled function or in a transform.
+    """
     exponents = torch.arange(0, head_dim, 2, device=device).float() / head_dim
     frequencies = 1.0 / theta**exponents
     if scaling is None:

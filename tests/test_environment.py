@@ -98,7 +98,7 @@ def test_the_version_is_one():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert kvlearn.__version__ == PROJECT["version"] == str(citation["version"])
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert citation["license"] == PROJECT["license"] == "Apache-2.0"
+    assert citation["license"] == "Apache-2.0" and PROJECT["license"] == "Apache-2.0 AND PSF-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 

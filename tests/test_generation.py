@@ -1,6 +1,7 @@
 """Generation: greedy and drawn tokens, batches, EOS, turns, chunks, and what is refused."""
 
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -302,9 +303,89 @@ def test_draws_follow_the_distribution(settings):
 
 
 def test_ties_at_the_edge_of_top_k_are_all_kept():
-    """Which of two equal tokens is kept must not hang on their order."""
-    counts = draws(400, torch.tensor([[0.0, 3.0, 2.0, 2.0]]), temperature=1.0, top_k=2)
+    """Which of two equal tokens is kept must not hang on their order: both are, as by transformers."""
+    logits = torch.tensor([[0.0, 3.0, 2.0, 2.0]])
+    counts = draws(400, logits, temperature=1.0, top_k=2)
     assert counts[0] == 0 and (counts[1:] > 40).all()
+    assert (TopKLogitsWarper(2)(None, logits)[0] > -torch.inf).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    "probabilities, top_p, kept",
+    [
+        ([0.5, 0.3, 0.1, 0.1], 0.8, [0, 1]),  # in float32 .5 + .3 is below .8
+        ([0.1, 0.5, 0.1, 0.3], 0.8, [1, 3]),
+        ([0.5, 0.3, 0.1, 0.1], 0.80001, [0, 1, 2]),  # of two equal ones, the lower id
+        ([0.5, 0.3, 0.1, 0.1], 0.79999, [0, 1]),
+        ([0.5, 0.3, 0.1, 0.1], 0.5, [0]),
+        ([0.5, 0.3, 0.1, 0.1], 1e-9, [0]),
+        ([0.25, 0.25, 0.25, 0.25], 0.5, [0, 1]),
+        ([0.1] * 10, 0.7, list(range(7))),
+        ([0.1] * 10, 0.9, list(range(9))),
+        ([0.499999, 0.5, 5e-7, 5e-7], 1.0, [0, 1, 2, 3]),  # 1 keeps all, however little the last have
+        ([0.5, 0.5, 0.0, 0.0], 0.9, [0, 1]),
+    ],
+    ids=str,
+)
+def test_top_p_keeps_the_smallest_set_that_reaches_it(probabilities, top_p, kept, monkeypatch):
+    """One token too many after a float32 sum that ends a hair below p (11 % of the draws took it), none at
+    all for a tiny p, or a tail that p = 1 cuts off."""
+    drawn_from = []
+
+    def first(probabilities, count, generator=None):
+        drawn_from.append(probabilities)
+        return probabilities.argmax(dim=-1, keepdim=True)
+
+    monkeypatch.setattr(torch, "multinomial", first)
+    sharp = [9.0] + [0.0] * (len(probabilities) - 1)
+    logits = torch.tensor([probabilities, sharp])
+    logits[0] = logits[0].log()
+    pick(logits, temperature=1.0, top_p=top_p)
+    assert drawn_from[0][0].nonzero().flatten().tolist() == kept
+    assert drawn_from[0][1, 0] > 0  # the other row has a likeliest token of its own
+
+
+NOT_NUMBERS = {"NaN": [0.0, math.nan, 2.0], "+inf": [0.0, math.inf, 2.0], "-inf alone": [-math.inf] * 3}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 2, "top_p": 0.9}]
+)
+@pytest.mark.parametrize("what", NOT_NUMBERS)
+def test_logits_that_are_not_numbers_are_refused(settings, what):
+    """`argmax` takes NaN for the largest and returns its token; drawing ends in torch's own error."""
+    logits = torch.tensor([[1.0, 2.0, 3.0], NOT_NUMBERS[what]])
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        with pytest.raises(
+            ValueError, match=rf"The logits of row 1 have {re.escape(what)}, so that no token"
+        ):
+            pick(logits.to(dtype), **settings)
+    assert pick(torch.tensor([[-math.inf, 2.0, -math.inf]]), **settings).tolist() == [1]  # two are forbidden
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_stops_giving_numbers(temperature):
+    """The row is the prompt's, also when another row has ended; the cache holds whole steps, and resets."""
+    decoder = tiny_decoder()
+    prompts = [[3, 1, 4], [1, 5], [9, 2, 6]]
+    firsts = [row[0] for row in generate(decoder, prompts, 1).tokens]
+    assert firsts[2] != firsts[0]
+    ends = [firsts[0]] if temperature == 0 else []
+    cache, told = make("growing", decoder, 3), []
+    broken = decoder.lm_head.register_forward_hook(
+        lambda module, given, logits: (
+            logits * torch.tensor([1.0, 1.0, math.nan if told else 1.0])[:, None, None]
+        )
+    )
+    settings = {"cache": cache, "temperature": temperature, "eos_ids": ends}
+    with pytest.raises(ValueError, match="The logits of row 2 have NaN"):
+        generate(decoder, prompts, 5, on_token=lambda row, token: told.append(row), **settings)
+    broken.remove()
+    assert set(told) == {0, 1, 2} and len(told) == 3
+    fed = [first not in ends for first in firsts]  # an ended row's last token is not fed
+    assert cache.next_position.tolist() == [len(p) + f for p, f in zip(prompts, fed, strict=True)]
+    cache.reset()
+    assert generate(decoder, prompts, 4, cache=cache).tokens == generate(decoder, prompts, 4).tokens
 
 
 def test_greedy_is_the_limit_of_drawing():
@@ -394,7 +475,8 @@ def test_prompts_that_are_refused(prompts, words):
     "settings, words",
     [
         ({"max_new_tokens": -1}, "max_new_tokens is 0 or more; got -1"),
-        ({"temperature": -0.5}, "temperature is 0 (greedy) or above; got -0.5"),
+        ({"temperature": -0.5}, "temperature is 0 (greedy) or above, and finite; got -0.5"),
+        ({"temperature": math.inf}, "temperature is 0 (greedy) or above, and finite; got inf"),
         ({"temperature": 1.0, "top_k": 0}, "top_k keeps at least 1 token; got 0"),
         ({"temperature": 1.0, "top_p": 0.0}, "top_p is a probability above 0, at most 1; got 0.0"),
         ({"temperature": 1.0, "top_p": 1.1}, "top_p is a probability above 0, at most 1; got 1.1"),

@@ -4,6 +4,7 @@ import cmath
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
@@ -38,18 +39,23 @@ def test_apply_rope_is_transformers(dtype, dim, theta):
     assert torch.equal(ours, theirs(x, POSITIONS, theta, dim))
 
 
-def test_apply_rope_turns_each_pair_by_its_angle():
+def turned_by_complex_numbers(x, theta):
     """The formula itself: pair i is one complex number, times e^(i p / theta^(2i/D))."""
-    x = draw()
-    turned = apply_rope(x, POSITIONS, THETA)
+    turned = torch.empty_like(x)
     for b in range(B):
         for t, position in enumerate(POSITIONS[b].tolist()):
             for i in range(D // 2):
-                turn = cmath.exp(1j * position / THETA ** (2 * i / D))
+                turn = cmath.exp(1j * position / theta ** (2 * i / D))
                 for h in range(H):
                     pair = complex(x[b, h, t, i], x[b, h, t, i + D // 2]) * turn
-                    assert abs(pair.real - turned[b, h, t, i]) < 1e-3
-                    assert abs(pair.imag - turned[b, h, t, i + D // 2]) < 1e-3
+                    turned[b, h, t, i], turned[b, h, t, i + D // 2] = pair.real, pair.imag
+    return turned
+
+
+def test_apply_rope_turns_each_pair_by_its_angle():
+    """Would catch a wrong pairing, sign or exponent that transformers shares."""
+    x = draw()
+    assert torch.allclose(apply_rope(x, POSITIONS, THETA), turned_by_complex_numbers(x, THETA), atol=1e-3)
 
 
 def test_position_zero_is_left_alone_and_lengths_stay():
@@ -96,6 +102,29 @@ def test_angles_are_made_where_the_positions_are():
         angles = rotary_angles(POSITIONS, 6, 123.0)
     assert angles.device.type == "cpu"
     assert rotary_angles(POSITIONS.to("meta"), 6, 123.0).device.type == "meta"
+
+
+def test_no_call_leaves_anything_behind_for_the_next():
+    """A memo filled under FakeTensorMode or in a transform held tensors without numbers: from then on every
+    call with the same theta failed, for the whole process. Each theta here is used nowhere else."""
+    x, ordinary = draw(torch.float32), {}
+    for theta in (811.0, 812.0, 813.0, 814.0):
+        ordinary[theta] = turned_by_complex_numbers(x, theta)
+    with FakeTensorMode() as mode:
+        apply_rope(mode.from_tensor(x), mode.from_tensor(POSITIONS), 811.0)
+    torch.func.vmap(lambda one: apply_rope(one[None], POSITIONS[:1], 812.0)[0])(x)
+    with torch.inference_mode():
+        apply_rope(x, POSITIONS, 813.0)
+    with torch.device("meta"):
+        apply_rope(x, POSITIONS, 814.0)
+    for theta, expected in ordinary.items():
+        q = x.clone().requires_grad_()
+        turned = apply_rope(q, POSITIONS, theta)
+        turned.sum().backward()
+        assert torch.allclose(turned, expected, atol=1e-3) and q.grad.isfinite().all()
+        with FakeTensorMode() as mode:  # nor does an ordinary call disturb a later one in a mode
+            fake = apply_rope(mode.from_tensor(x), mode.from_tensor(POSITIONS), theta)
+        assert fake.shape == x.shape
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 import itertools
 import json
-import pydoc_data.topics
 
 import pytest
 import regex
@@ -15,6 +14,7 @@ from tokenizers import models, pre_tokenizers, processors
 from kvlearn.families import ModelError
 from kvlearn.gguf_file import GGUFFile
 from kvlearn.model_store import fetch
+from kvlearn.recall import filler_text
 from kvlearn.tokenizer import Tokenizer, byte_tokenizer, from_folder, from_gguf
 
 BYTES = byte_tokenizer()
@@ -267,7 +267,9 @@ def test_the_real_ids_equal_a_slow_loop(real):
     merges = [tuple(pair) for pair in fields["model"]["merges"]]
     special = [token["content"] for token in fields["added_tokens"]]
     assert len(vocabulary) == 49152 and len(merges) == 48900
-    for text in [*TEXTS, pydoc_data.topics.topics["lambda"], pydoc_data.topics.topics["numbers"]]:
+    reference = filler_text()
+    sections = [reference[reference.index(start) :][:1500] for start in ("Lambdas\n", "Numeric literals\n")]
+    for text in [*TEXTS, *sections]:
         assert real.encode(text) == slow_ids(text, vocabulary, merges, special)
         assert real.decode(real.encode(text)) == text
 

@@ -165,7 +165,8 @@ def test_an_unfinished_step_has_evicted_nothing():
 
 def test_what_is_gone_cannot_be_rolled_back_to(models):
     """A rollback that goes on without the missing keys gives other numbers and no error. (Where it must work,
-    the evicted ones are recorded: huggingface/transformers PR#47447.)"""
+    the evicted ones are recorded: huggingface/transformers PR#47447; there the mask first did
+    not describe them, and the output was silently wrong: huggingface/transformers PR#48280.)"""
     model, tokens = models["all"], random_tokens(2, 20)
     cache = window_cache(model.config, batch_size=2)
     feed(model, cache, tokens[:, :12], 4)

@@ -1,6 +1,7 @@
 """may_roll_back: is everything that the next query would see still stored?
 
-Where more than that is wanted the evicted tokens must be recorded: huggingface/transformers PR#47447.
+Where more than that is wanted the evicted tokens must be recorded: huggingface/transformers PR#47447
+(and described in the mask, or the output is silently wrong: huggingface/transformers PR#48280).
 """
 
 import torch
