@@ -23,7 +23,8 @@ from nbgrader.preprocessors import Execute
 from nbgrader.utils import is_grade
 from traitlets import Any, Bool, Dict, Integer, List, Unicode
 
-from kvlearn.classroom import sandbox
+from kvlearn.classroom import sandbox, watch
+from kvlearn.classroom.reasons import NO_MEMORY, error_line
 from kvlearn.classroom.results import MIME
 from kvlearn.classroom.sandbox import SandboxError
 
@@ -69,13 +70,17 @@ class OutOfTime(Exception):
     """The submission has had all its time."""
 
 
+class OutOfMemory(Exception):
+    """A cell got no more memory, and keeps most of what it got."""
+
+
 class ConfinedExecute(Execute):
     """Run a submission inside. What is wrong with it stands in its cells' outputs; nothing is raised."""
 
     limits = Any(sandbox.Limits())
     worker = Integer(0, help="Which worker this is; each has a user of its own.")
     scratch = Unicode(help="The folder for what is needed while it runs; the system's when left out.")
-    startup_timeout = Integer(120, help="Seconds that a kernel, and torch in it, may take to start.")
+    startup_timeout = Integer(sandbox.STARTING, help="Seconds that a kernel may take to start.")
     seeds = List(help="Seeds of the checks beside the one that students see.")
     answers = Dict(help="By grade_id, what takes the place of an answer that is not right.")
     interrupt_on_timeout = Bool(False, help="Never: code can catch an interrupt, and go on.")
@@ -126,7 +131,8 @@ class ConfinedExecute(Execute):
             with self.setup_kernel(
                 cwd=str(manager.folder), env=sandbox.environment(str(manager.folder)), **streams
             ):
-                self._watch = sandbox.Watch(manager.provisioner.process.pid, self.limits, manager.folder)
+                pid, limits = manager.provisioner.process.pid, self.limits
+                self._watch = watch.Watch(pid, limits.memory_bytes, limits.file_bytes, manager.folder)
                 self._watch.start()
                 try:
                     self._prepare()
@@ -136,7 +142,7 @@ class ConfinedExecute(Execute):
                     yield
                 finally:
                     self._watch.stop()
-                    sandbox.kill(manager.provisioner.process.pid)
+                    watch.kill(pid)
         except (RuntimeError, TimeoutError) as error:
             if ready or isinstance(error, SandboxError):
                 raise
@@ -176,6 +182,8 @@ class ConfinedExecute(Execute):
             self.execute_cell(cell, index, store_history=not is_grade(cell))
         finally:
             cell.source = source
+        if _ran_out_of_memory(cell) and self._watch.holds_more_than(self.limits.memory_bytes // 2):
+            raise OutOfMemory  # what it keeps, in a global list for example, the cells behind it would lack
         if is_grade(cell) and any(output.output_type == "error" for output in cell.outputs):
             self._replace(cell)
 
@@ -241,10 +249,12 @@ class ConfinedExecute(Execute):
         name = "CellTimeoutError" if isinstance(error, CellTimeoutError) else "DeadKernelError"
         if self._watch.exceeded == "files":
             name, mebibytes = "TooMuchWritten", self.limits.file_bytes / 2**20
-            why = f"This cell wrote more than {mebibytes:g} MiB or {sandbox.MOST_FILES} files, and was ended."
-        elif self._watch.exceeded or self._ran_out_of_memory(cell):
+            why = f"This cell wrote more than {mebibytes:g} MiB or {watch.MOST_FILES} files, and was ended."
+        elif self._short_of_memory(cell, error):
             name, gibibytes = "OutOfMemory", self.limits.memory_bytes / 2**30
             why = f"This cell took more than {gibibytes:g} GiB of memory, and was ended."
+        elif isinstance(error, DeadKernelError) and self._watch.machine_ran_out():
+            name, why = "OutOfMemory", "The computer ran out of memory while this cell ran, and ended it."
         elif isinstance(error, CellTimeoutError):
             why = f"This cell had not ended after {self.limits.cell_seconds} seconds, and was ended."
         elif isinstance(error, DeadKernelError):
@@ -256,8 +266,10 @@ class ConfinedExecute(Execute):
             self._replaced.add(_name(cell))
         cell.outputs = [*cell.get("outputs", []), error_output(name, why)]
 
-    def _ran_out_of_memory(self, cell) -> bool:
-        return any(output.get("ename") == "MemoryError" for output in cell.get("outputs", []))
+    def _short_of_memory(self, cell, error) -> bool:
+        if self._watch.exceeded or isinstance(error, OutOfMemory) or _ran_out_of_memory(cell):
+            return True
+        return isinstance(error, DeadKernelError) and self._watch.was_near_the_limit()
 
     def _give_up(self, cells) -> None:
         limit = self.limits.submission_seconds
@@ -273,6 +285,11 @@ class ConfinedExecute(Execute):
 
 def error_output(name: str, text: str) -> NotebookNode:
     return new_output("error", ename=name, evalue=text, traceback=[text])
+
+
+def _ran_out_of_memory(cell) -> bool:
+    errors = [output for output in cell.get("outputs", []) if output.output_type == "error"]
+    return any(NO_MEMORY.search(error_line(error)) for error in errors)
 
 
 def _name(cell) -> str:

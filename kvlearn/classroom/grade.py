@@ -1,5 +1,7 @@
 """Grade the submissions of an assignment: workers run them side by side, this process keeps the gradebook.
 
+First one submission is run that nobody has handed in, the blank assignment (`blank`). Then:
+
     submitted/STUDENT/02_...   what was handed in
     executed/STUDENT/02_...    the same, mended and run inside the walls, by a worker (`work`)
     autograded/STUDENT/02_...  graded by nbgrader's Autograde, which finds the cells already run (`entering`)
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvlearn.classroom import course, sandbox
+from kvlearn.classroom.blank import try_blank
 from kvlearn.classroom.entering import enter, entered, open_to_enter
 from kvlearn.classroom.folders import Folders, made_of
 from kvlearn.classroom.settings import Settings
@@ -48,7 +51,7 @@ def grade(
 
     Raises:
         CourseError, SettingsError, SandboxError: no such assignment, nothing handed in, not released, no
-            sandbox. Nothing was graded.
+            sandbox, or a blank submission that is not judged as it should be. Nothing was graded.
     """
     root = Path(root).resolve()
     settings, api = read_settings(root), open_to_enter(root)
@@ -79,10 +82,12 @@ def grade(
 
 def _run(left: dict[str, str], folders: Folders, settings: Settings, api, result: Graded, tell) -> None:
     """Workers for all that is left; the gradebook is written here, one submission after the other."""
-    start = time.monotonic()
     with Workers(folders, settings) as workers, ThreadPoolExecutor(settings.cores) as pool:
-        runs = {pool.submit(workers.execute, student, record): student for student, record in left.items()}
         try:
+            if any(made_of(folders.executed(student)) != record for student, record in left.items()):
+                pool.submit(try_blank, workers, folders).result()
+            start = time.monotonic()
+            runs = {pool.submit(workers.execute, student, left[student]): student for student in left}
             for count, run in enumerate(as_completed(runs), 1):
                 student = runs[run]
                 problem = run.result() or enter(api, folders, student)

@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 from queue import SimpleQueue
 
-from kvlearn.classroom import sandbox
+from kvlearn.classroom import watch
 from kvlearn.classroom.folders import Folders, limits, made_of
+from kvlearn.classroom.sandbox import STARTING
 from kvlearn.classroom.settings import Settings
 from kvlearn.classroom.work import Job, work
 
@@ -16,7 +17,7 @@ from kvlearn.classroom.work import Job, work
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["kvlearn.classroom.work"])
 WORK = work
-ALLOWANCE = 300  # seconds
+ALLOWANCE = 2 * STARTING + 300  # seconds: to start Jupyter, then the checks, and to read and write notebooks
 ATTEMPTS = 2  # of a worker that is killed, before its submission is left for the next run
 
 
@@ -29,7 +30,6 @@ class Workers:
         for number in range(settings.cores):
             self.numbers.put(number)
         self.processes, self.stopped = set(), False
-        # Of a worker: its submission's time, and ours to start Python and to read and write notebooks.
         self.seconds = settings.submission_seconds + ALLOWANCE
 
     def __enter__(self) -> "Workers":
@@ -43,17 +43,24 @@ class Workers:
     def stop(self) -> None:
         self.stopped = True
         for process in tuple(self.processes):
-            sandbox.kill(process.pid)
+            watch.kill(process.pid)
 
     def execute(self, student: str, record: str) -> str | None:
         """Have a worker run a submission; a sentence if it could not be."""
         folders, executed = self.folders, self.folders.executed(student)
         if made_of(executed) == record:
             return None
-        number = self.numbers.get()
+        problem = self.run(folders.submitted(student), executed, record)
+        if problem is None and folders.timestamp(student).exists():
+            shutil.copyfile(folders.timestamp(student), executed.with_name("timestamp.txt"))
+        return problem
+
+    def run(self, submitted: Path, executed: Path, record: str) -> str | None:
+        """Have a worker run a notebook and write it to `executed`; a sentence if it could not be."""
+        folders, number = self.folders, self.numbers.get()
         try:
             job = Job(
-                submitted=folders.submitted(student),
+                submitted=submitted,
                 released=folders.released,
                 source=folders.source,
                 executed=executed,
@@ -69,11 +76,7 @@ class Workers:
                     told, problem = self._try(job)
         finally:
             self.numbers.put(number)
-        if not told:  # killed, and not by its submission
-            return "its worker was killed, twice"
-        if problem is None and folders.timestamp(student).exists():
-            shutil.copyfile(folders.timestamp(student), executed.with_name("timestamp.txt"))
-        return problem
+        return problem if told else "its worker was killed, twice"  # and not by its submission
 
     def _try(self, job: Job) -> tuple[bool, str | None]:
         """Whether the worker lived to say how it went, and what went wrong."""
@@ -83,11 +86,11 @@ class Workers:
         self.processes.add(process)
         sender.close()
         if self.stopped:  # meanwhile
-            sandbox.kill(process.pid)
+            watch.kill(process.pid)
         try:
             if receiver.poll(self.seconds):
                 return True, receiver.recv()
-            sandbox.kill(process.pid)
+            watch.kill(process.pid)
             return True, f"its worker had not ended after {self.seconds:g} seconds. Grade it by hand."
         except EOFError:
             return False, None
