@@ -38,6 +38,8 @@ CAUSES = (DID_NOT_RUN, RAISED, GIVEN_CELL, KIND, ELSE)
 
 # Python's, numpy's and torch's words for memory that could not be had.
 NO_MEMORY = re.compile(r"MemoryError|DefaultCPUAllocator|std::bad_alloc|CUDA out of memory")
+# Their words for files that were too large, or for which there was no room.
+NO_SPACE = re.compile(r"No space left on device|File too large")
 WHILE_CALLED = re.compile(r"(?:Your code raised|It failed outside your own lines.*?:) (\w+)")
 OF_ANOTHER_KIND = re.compile(r"The result(?:'s [^.;]*)? (?:has (?:the )?(?:shape|dtype|keys|\d+ items)|is )")
 UNREADABLE = ("SyntaxError", "IndentationError", "TabError")
@@ -74,9 +76,11 @@ def said(name: str, message: str, misconception=None) -> dict:
 def _not_named(lines: list[str]) -> dict:
     """The facts of a wrong answer that no misconception explains."""
     raised = WHILE_CALLED.match(lines[0]) if lines else None
-    if raised and NO_MEMORY.search(lines[0]):
+    if raised:
         where = next((line.strip() for line in lines[1:] if line.startswith("  in ")), "")
-        return _no_memory("Your function", f"\nIt was {where}" if where else "")
+        used_up = _used_up(lines[0], "Your function", f"\nIt was {where}" if where else "")
+        if used_up:
+            return used_up
     if raised:
         advice = ABOUT.get(raised[1]) if raised[1] != "NotImplementedError" else None  # torch has its own
         return _wrong("\n".join([*lines, *([advice] if advice else [])]), RAISED)
@@ -86,8 +90,9 @@ def _not_named(lines: list[str]) -> dict:
 
 def of_answer(error) -> dict:
     """The facts of an error in the answer's own cell, which is why the check found nothing."""
-    if NO_MEMORY.search(error_line(error)):
-        return _no_memory("Your answer's cell")
+    used_up = _used_up(error_line(error), "Your answer's cell")
+    if used_up:
+        return used_up
     if error.ename in UNREADABLE:
         what = re.fullmatch(r"(.*) \([^()]*, line (\d+)\)", plain(error.evalue), re.DOTALL)
         where = f"Line {what[2]}: {what[1]}" if what else error_line(error)
@@ -99,8 +104,9 @@ def of_answer(error) -> dict:
 
 def of_check(error) -> dict:
     """The facts of an error in the check's cell that is not the checker's."""
-    if NO_MEMORY.search(error_line(error)):
-        return _no_memory("The check, which calls your answer,")
+    used_up = _used_up(error_line(error), "The check, which calls your answer,")
+    if used_up:
+        return used_up
     if error.ename == "NameError":
         return _wrong(
             f"The check did not find what it was to check. {error_line(error)}\n"
@@ -131,5 +137,10 @@ def _stopped(by: str, why: str) -> dict:
     return {"state": "stopped", "stopped_by": by, "reason": f"{why}\n{ADVICE[by]}"}
 
 
-def _no_memory(who: str, where: str = "") -> dict:
-    return _stopped("memory", f"{who} asked for more memory than a submission may use.{where}")
+def _used_up(text: str, who: str, where: str = "") -> dict | None:
+    """The facts of an error that says that memory, or space for files, has run out; None of any other."""
+    if NO_MEMORY.search(text):
+        return _stopped("memory", f"{who} asked for more memory than a submission may use.{where}")
+    if NO_SPACE.search(text):
+        return _stopped("files", f"{who} wrote more, or a larger file, than a submission may.{where}")
+    return None

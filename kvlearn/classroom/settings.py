@@ -26,6 +26,7 @@ PATTERNS = (
 )
 PIECES = ("student", "notebook", "anything", "timestamp", "id")
 LIBRARY = ("flag", "allow")
+LEAST_MEMORY = 3 * 2**29  # bytes: Jupyter and torch, and as much again for a model and what is computed
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -178,8 +179,8 @@ def _memory(value) -> int:
     if not found:
         raise ValueError('it must be a text such as "6GiB" or "3500MiB".')
     size = int(float(found[1]) * UNITS[found[2]])
-    if size < 2 * 2**30:
-        raise ValueError("it must be 2GiB or more: Python with torch in it does not start in 1 GiB.")
+    if size < LEAST_MEMORY:
+        raise ValueError("it must be 1.5GiB or more: a CUDA build of torch alone reserves up to 0.8 GiB.")
     return size
 
 

@@ -7,7 +7,7 @@ from made import asked, error, judged, notebook, one
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from kvlearn.checks import find
-from kvlearn.classroom.execute import ConfinedExecute
+from kvlearn.classroom.execute import ConfinedExecute, OutOfMemory
 from kvlearn.classroom.outcomes import outcomes
 from kvlearn.classroom.reasons import DID_NOT_RUN, ELSE, KIND, RAISED
 from kvlearn.classroom.sandbox import Limits
@@ -42,7 +42,12 @@ def test_a_name_that_is_missing_without_any_error():
 def lost(exception, exceeded=False, in_check=False):
     """A lost cell's exercise, as `execute` writes it."""
     execute = ConfinedExecute(limits=Limits(cell_seconds=7, memory_bytes=3 * 2**30))
-    execute._watch, execute._lost = SimpleNamespace(exceeded="memory" if exceeded else None), {}
+    execute._lost = {}
+    execute._watch = SimpleNamespace(
+        exceeded="memory" if exceeded == "limit" else None,
+        was_near_the_limit=lambda: exceeded == "near",
+        machine_ran_out=lambda: exceeded == "machine",
+    )
     execute._replaced = set()
     cells = asked(NAME, [])
     cell = cells[1 if in_check else 0]
@@ -61,8 +66,12 @@ def lost(exception, exceeded=False, in_check=False):
     [
         (CellTimeoutError("slow"), False, "time", "had not ended after 7 seconds"),
         (DeadKernelError("dead"), False, "crash", "ended Python itself"),
-        (DeadKernelError("dead"), True, "memory", "more than 3 GiB of memory"),
-        (CellTimeoutError("slow"), True, "memory", "more than 3 GiB of memory"),
+        (DeadKernelError("dead"), "limit", "memory", "more than 3 GiB of memory"),
+        (CellTimeoutError("slow"), "limit", "memory", "more than 3 GiB of memory"),
+        (DeadKernelError("dead"), "near", "memory", "more than 3 GiB of memory"),
+        (CellTimeoutError("slow"), "near", "time", "had not ended after 7 seconds"),
+        (DeadKernelError("dead"), "machine", "memory", "The computer ran out of memory while"),
+        (OutOfMemory(), False, "memory", "more than 3 GiB of memory"),
     ],
 )
 def test_what_was_stopped_and_by_what(exception, exceeded, by, says, in_check):
@@ -102,6 +111,22 @@ def test_memory_that_could_not_be_had_is_no_wrong_answer(raised):
     in_cell = one(missing, left=[error(type(raised).__name__, str(raised))])
     assert (in_cell.state, in_cell.stopped_by) == ("stopped", "memory")
     assert in_cell.reason.startswith("Your answer's cell asked for more memory")
+
+
+@pytest.mark.parametrize("number, words", [(28, "No space left on device"), (27, "File too large")])
+def test_space_that_has_run_out_is_no_wrong_answer(number, words):
+    """A full /dev/shm told in the kernel's words, as if the answer were wrong."""
+
+    def writes(q, k):
+        raise OSError(number, words)
+
+    called = one(*judged(NAME, writes))
+    missing = error("NameError", f"name '{NAME}' is not defined")
+    in_cell = one(missing, left=[error("OSError", f"[Errno {number}] {words}")])
+    assert [(found.state, found.stopped_by) for found in (called, in_cell)] == [("stopped", "files")] * 2
+    assert called.reason.startswith(
+        "Your function wrote more, or a larger file, than a submission may.\nIt was"
+    )
 
 
 def test_input_in_the_function_is_told_as_in_the_cell():

@@ -89,7 +89,7 @@ def test_all_settings_are_read(tmp_path):
         ("submission_seconds = nan", "submission_seconds = nan: it must be"),
         ("memory = 6", "memory = 6: it must be a text"),
         ('memory = "6 gigabytes"', "memory = '6 gigabytes': it must be a text"),
-        ('memory = "6MiB"', "memory = '6MiB': it must be 2GiB or more"),
+        ('memory = "6MiB"', "memory = '6MiB': it must be 1.5GiB or more"),
         ('library = "ignore"', 'library = \'ignore\': it must be "flag" or "allow"'),
         ("cores = -1", "cores = -1: it must be a whole number"),
         ("cores = 1.5", "cores = 1.5: it must be a whole number"),
