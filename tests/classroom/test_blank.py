@@ -1,25 +1,18 @@
 """One blank submission before anybody's: where it fails, nobody is graded."""
 
-import shutil
-
+import nbformat
 import pytest
-from made import ROOT, asked, classroom, error, notebook, right, sent
+from made import asked, error, notebook, right, sent
 from nbformat.v4 import new_code_cell
-from typer.testing import CliRunner
-from walls import cannot_start
 
-from kvlearn.classroom import blank, command, release, workers
+from kvlearn.classroom import blank, grade
+from kvlearn.classroom.folders import Folders
+from kvlearn.classroom.sandbox import SandboxError
+from kvlearn.classroom.settings import Settings
+from kvlearn.classroom.workers import Workers
 
 NAME = "attention_weights"
 ASSIGNMENT = "00_start_here"
-
-
-def released(*groups):
-    """A notebook as it was given: nothing was run."""
-    made = notebook(*groups)
-    for cell in made.cells:
-        cell.outputs = []
-    return made
 
 
 def blank_check():
@@ -67,20 +60,33 @@ def test_a_given_cell_that_fails():
 
 def test_a_blank_that_fails_stops_the_class(tmp_path, monkeypatch):
     """bubblewrap that can make no sandbox, or torch that does not start: thirty equal problems."""
-    classroom(tmp_path, ASSIGNMENT)
-    shutil.copytree(ROOT / "solutions" / ASSIGNMENT, tmp_path / "solutions" / ASSIGNMENT)
-    release.release(tmp_path, ASSIGNMENT)
-    submitted = tmp_path / "classroom" / "submitted" / "jane" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
-    submitted.parent.mkdir(parents=True)
-    shutil.copy(tmp_path / "exercises" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb", submitted)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(workers, "WORK", cannot_start)
-    done = CliRunner().invoke(command.app, ["grade", "00"])
-    assert done.exit_code == 2
-    assert (
+    folders, asked_for = Folders(tmp_path, ASSIGNMENT), []
+
+    def cannot_start(self, submitted, executed, record):
+        asked_for.append(submitted)
+        return "Python did not start in the sandbox: bwrap: No permissions to create a new namespace"
+
+    monkeypatch.setattr(Workers, "run", cannot_start)
+    result = grade.Graded()
+    with pytest.raises(SandboxError) as refused:
+        grade._run({"jane": "x", "john": "y"}, folders, Settings((1, 2)), None, result, print)
+    assert str(refused.value).startswith(
         f"A blank {ASSIGNMENT} was tried first, and failed: Python did not start in the sandbox: bwrap: No "
-        "permissions to create a new namespace. Nothing was graded" in done.output
+        "permissions to create a new namespace. Nothing was graded"
     )
-    assert "docs/instructors.md" in done.output
-    assert not (tmp_path / "classroom" / "executed").exists()
-    assert not (tmp_path / "classroom" / "autograded").exists()
+    assert "docs/instructors.md" in str(refused.value)
+    assert asked_for == [folders.released] and result == grade.Graded()
+
+
+def test_where_nothing_is_run_no_blank_is(tmp_path, monkeypatch):
+    """A gradebook that was lost is filled again without a sandbox: all notebooks have been run."""
+    folders = Folders(tmp_path, ASSIGNMENT)
+    run = notebook()
+    run.metadata["kvlearn"]["record"] = "x"
+    folders.executed("jane").parent.mkdir(parents=True)
+    nbformat.write(run, folders.executed("jane"))
+    monkeypatch.setattr(Workers, "run", None)
+    monkeypatch.setattr(grade, "enter", lambda api, folders, student: None)
+    result = grade.Graded()
+    grade._run({"jane": "x"}, folders, Settings((1, 2)), None, result, print)
+    assert result.graded == ["jane"]

@@ -22,10 +22,6 @@ def killed(job, sender):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def cannot_start(job, sender):
-    sender.send("Python did not start in the sandbox: bwrap: No permissions to create a new namespace")
-
-
 def first_fails_then_sleeps(job, sender):
     if job.worker == 0:
         sender.send("it failed at once")
