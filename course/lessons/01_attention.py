@@ -773,8 +773,10 @@ for s in range(5):
 # - Turning queries and keys alike leaves scores alone, as in section 1:
 #   llama.cpp does it before it quantises a cache (`ggml-org/llama.cpp`
 #   PR#21038).
-# - FlashInfer hands out the logarithm of the softmax's sum with each result,
-#   so that attention over two halves of a cache can be put together.
+# - FlashInfer returns the logarithm of the softmax's sum with each result, so
+#   that attention over two halves of a cache can be merged. Its logarithm is
+#   to base 2, and that of FlashAttention to base e. Merging one with the
+#   other gives wrong weights and no error.
 
 # %% [markdown]
 # ## Exercises

@@ -395,7 +395,9 @@ print("same as the library's:", torch.allclose(
 
 # %% [markdown]
 # The library was given the three heads and copied none of them. How it does
-# that is a matter of lesson 06.
+# that is a matter of lesson 06. It also computes the scores in float32 when
+# the model is in half precision; `attend` would round them. Here everything
+# is float32, and the two agree.
 #
 # ## 8 · SwiGLU: a gate for each channel
 #

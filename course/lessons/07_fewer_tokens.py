@@ -420,14 +420,15 @@ for name, (local, window, full, heads, dim) in shapes.items():
 # A window may also be laid on a model that was trained without one. The
 # memory is flat at once, and people have tried it. Our model, SmolLM2, was
 # trained with full attention. Tell it a number, then some other text, then
-# ask.
+# ask. (The other text is from Python's own language reference. It ships with
+# the course, so that every reader gets the same numbers.)
 
 # %%
-from pydoc_data.topics import topics
-
+reference = kvlearn.recall.filler_text()
+objects = reference[reference.index("Objects, values and types\n***"):][:4000]
 note = tokenizer.encode("The pass key is 4182. Remember it: 4182 is the "
                         "pass key.\n\n")
-filler = tokenizer.encode(topics["objects"])[:90]
+filler = tokenizer.encode(objects)[:90]
 ask = tokenizer.encode("\n\nThe pass key is")
 prompt = note + filler + ask
 print(len(prompt), "tokens, of which the note is the first", len(note))
@@ -458,7 +459,7 @@ print(said)
 # of 64, and a window of 64 that **also keeps the first token**.
 
 # %%
-ids = tokenizer.encode(topics["objects"])[:224]
+ids = tokenizer.encode(objects)[:224]
 
 
 def limited(window, first=0):
@@ -605,7 +606,11 @@ print("one back and again, the same logits:",
 # An honest refusal is worth something: going on without the missing keys
 # would give other numbers and no error. transformers can go back past the
 # window too, if the cache was told beforehand to record what it evicts
-# (huggingface/transformers PR#47447).
+# ([PR 47447](https://github.com/huggingface/transformers/pull/47447)). At
+# first that was a silent bug of the kind that we refuse here: attention
+# received more keys than its mask described. With one attention function it
+# crashed; with another the output was wrong, without an error
+# ([PR 48280](https://github.com/huggingface/transformers/pull/48280)).
 #
 # ## When it breaks
 #

@@ -483,8 +483,8 @@ print("perplexity of a text of", len(tokens), "tokens, equal:",
 # %% [markdown]
 # Passed, to the digit. Of course: both texts are shorter than the window, so
 # that **not one number was quantised**. Now hide five digits in 512 tokens
-# of other text, and ask for them. (The other text is Python's own language
-# reference, which differs a little between versions of Python.)
+# of other text, and ask for them. (The other text is from Python's own
+# language reference.)
 
 # %% tags=["nbval-ignore-output"]
 filler = tokenizer.encode(recall.filler_text())
