@@ -424,7 +424,9 @@ for name, (local, window, full, heads, dim) in shapes.items():
 # the course, so that every reader gets the same numbers.)
 
 # %%
-reference = kvlearn.recall.filler_text()
+from kvlearn import recall
+
+reference = recall.filler_text()
 objects = reference[reference.index("Objects, values and types\n***"):][:4000]
 note = tokenizer.encode("The pass key is 4182. Remember it: 4182 is the "
                         "pass key.\n\n")
