@@ -25,7 +25,8 @@ are not in the exercise, and nbgrader puts them back when it grades.
 The build is deterministic: a cell's id comes from its text, and all that a run leaves behind by chance
 is taken out. A notebook says in its metadata from which text, and by which running.py, it was made (a
 SHA-256); while that is still true, its cells are those of a fresh build, and every one has been executed,
-it is not made again. A notebook runs in the folder in which it will lie, as Jupyter and nbval run it, so no
+it is not made again. Where only the prose around the same code differs, it is written again and keeps its
+outputs. A notebook runs in the folder in which it will lie, as Jupyter and nbval run it, so no
 lesson may lean on the working directory.
 """
 
@@ -77,6 +78,24 @@ def differences(fresh: NotebookNode, path: Path, executed: bool = True) -> list[
     return found
 
 
+def keep_outputs(fresh: NotebookNode, path: Path) -> bool:
+    """Take the outputs from the notebook at `path` where it was made from the same text and has run the same
+    code; say whether that is so."""
+    if not path.exists():
+        return False
+    there = nbformat.read(path, as_version=4)
+    ran = [cell for cell in there.cells if cell.cell_type == "code"]
+    code = [cell for cell in fresh.cells if cell.cell_type == "code"]
+    same = [[(c.id, c.source, c.metadata) for c in cells] for cells in (ran, code)]
+    if there.metadata != fresh.metadata or same[0] != same[1]:
+        return False
+    if any(cell.execution_count is None for cell in ran):
+        return False
+    for cell, before in zip(code, ran, strict=True):
+        cell.outputs, cell.execution_count = before.outputs, before.execution_count
+    return True
+
+
 def build(root: Path = ROOT, names=(), force=False, points=registered_points) -> list[str]:
     """Make what is missing or out of date; return the paths that were written."""
     written, solutions, failed, chosen = [], {}, [], targets(root, names)
@@ -85,8 +104,9 @@ def build(root: Path = ROOT, names=(), force=False, points=registered_points) ->
         try:
             fresh = unexecuted(root, target, points)
             if force or differences(fresh, path):
-                print(f"{target.source}: running", flush=True)
-                execute(root, target, fresh)
+                if force or not keep_outputs(fresh, path):
+                    print(f"{target.source}: running", flush=True)
+                    execute(root, target, fresh)
                 if write(path, dump(fresh)):
                     written.append(target.built)
         except BuildError as error:  # the others are still made

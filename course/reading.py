@@ -13,6 +13,13 @@ from marks import BuildError, mark_exercises
 from nbformat import NotebookNode
 
 HERE = Path(__file__).resolve().parent
+# The first cell of every built notebook says what the file is. A copy in work/ is made without it: laying.py
+# finds it by its tag. ("remove-cell" is for Sphinx, whose pages must begin with their title.)
+ORIGINAL = "original"
+WHAT_IT_IS = """\
+This notebook is part of the course, and an update may replace it. In a clone of the course, work in the copy
+that `python3 dev.py lab` puts into `work/`."""
+GIVEN = "If an instructor gave you this file, it is yours: work here."
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -65,6 +72,7 @@ def unexecuted(root: Path, target: Target, points=registered_points) -> Notebook
         mark_exercises(cells, target.source, points)
     for cell in cells:
         keep_known(cell, target.source)
+    cells.insert(0, what_it_is(target))
     notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.nbformat_minor = 5
     # What reading.py and marks.py do shows in the cells; only what running.py does must be remembered.
@@ -77,6 +85,12 @@ def unexecuted(root: Path, target: Target, points=registered_points) -> Notebook
     )
     nbformat.validate(notebook)
     return notebook
+
+
+def what_it_is(target: Target) -> NotebookNode:
+    """The first cell of a built notebook. Instructors hand assignments out to be written in, so these say that."""
+    text = f"*{WHAT_IT_IS}\n{GIVEN}*" if target.released else f"*{WHAT_IT_IS}*"
+    return nbformat.v4.new_markdown_cell(text, id=ORIGINAL, metadata={"tags": [ORIGINAL, "remove-cell"]})
 
 
 def keep_known(cell, source: str) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shutil
 
 import nbformat
 import pytest
@@ -138,6 +139,47 @@ def test_two_builds_are_the_same_bytes(course, tmp_path):
 
 
 @pytest.mark.slow
+def test_prose_alone_is_written_without_a_run_and_code_is_not(course, tmp_path, monkeypatch):
+    """Would catch outputs carried over to code, a text or a running.py that did not make them; or a build of
+    minutes for a new first line in every notebook."""
+    root = shutil.copytree(course, tmp_path / "course")
+    path = root / "notebooks/07_toy.ipynb"
+    built, ran = path.read_text(), []
+    monkeypatch.setitem(build.build.__globals__, "execute", lambda root, target, notebook: ran.append(target))
+    prose = nbformat.reads(built, as_version=4)
+    prose.cells[0].source = "What an older build wrote here."
+    nbformat.write(prose, path)
+    assert build.build(root) == ["notebooks/07_toy.ipynb"]
+    assert path.read_text() == built and ran == []
+    for break_it in (
+        lambda nb: nb.cells[2].update(source="print('two')"),
+        lambda nb: nb.cells[3].metadata.update(tags=["raises-exception"]),
+        lambda nb: nb.cells[3].update(execution_count=None),
+        lambda nb: nb.metadata.kvlearn.update(made_from="older"),
+    ):
+        notebook = nbformat.reads(built, as_version=4)
+        break_it(notebook)
+        nbformat.write(notebook, path)
+        build.build(root)
+        assert ran and ran.pop().built == "notebooks/07_toy.ipynb"
+
+
+@pytest.mark.slow
+def test_what_is_built_says_at_its_top_what_it_is(course):
+    """Would catch a learner who runs and saves the course's own file, and whose next `git pull` refuses; and
+    a student who is told not to write into the file that an instructor handed out."""
+    for path, given in (
+        ("notebooks/07_toy.ipynb", False),
+        ("solutions/07_toy/07_toy.ipynb", True),
+        ("exercises/07_toy/07_toy.ipynb", True),
+    ):
+        first, title, *_ = nbformat.read(course / path, as_version=4).cells
+        assert "work in the copy\nthat `python3 dev.py lab` puts into `work/`" in first.source
+        assert ("If an instructor gave you this file, it is yours: work here." in first.source) == given
+        assert reading.ORIGINAL in first.metadata.tags and title.source.startswith("# ")
+
+
+@pytest.mark.slow
 def test_a_lesson_keeps_what_a_reader_should_see(course):
     """Would catch outputs that are lost, joined wrongly, or that carry a widget's id or a local path."""
     two, four, widget, error, four_again = code_cells(course / "notebooks/07_toy.ipynb")
@@ -212,12 +254,12 @@ def test_nbgrader_itself_accepts_both(course):
 @pytest.mark.parametrize(
     "break_it, says",
     [
-        (lambda nb: nb.cells[1].update(source="print('two')"), "cell 2 has another source"),
-        (lambda nb: nb.cells[1].update(id="other"), "cell 2 has another id"),
-        (lambda nb: nb.cells[1].metadata.update(tags=["nbval-skip"]), "cell 2 has another metadata"),
+        (lambda nb: nb.cells[2].update(source="print('two')"), "cell 3 has another source"),
+        (lambda nb: nb.cells[2].update(id="other"), "cell 3 has another id"),
+        (lambda nb: nb.cells[2].metadata.update(tags=["nbval-skip"]), "cell 3 has another metadata"),
         (lambda nb: nb.cells.reverse(), "cell 1 has another id"),
-        (lambda nb: nb.cells.pop(), "it has 5 cells, a fresh build has 6"),
-        (lambda nb: nb.cells[1].update(execution_count=None), "not every cell was executed"),
+        (lambda nb: nb.cells.pop(), "it has 6 cells, a fresh build has 7"),
+        (lambda nb: nb.cells[2].update(execution_count=None), "not every cell was executed"),
         (lambda nb: nb.metadata.kvlearn.update(made_from="older"), "its metadata differ"),
     ],
     ids=["source", "id", "tag", "order", "missing", "not executed", "stale"],
@@ -249,8 +291,8 @@ def test_check_sees_exercises_that_are_not_of_this_course(course):
         path.write_text(before)
         stray.unlink()
     assert found == [
-        "exercises/07_toy/07_toy.ipynb: cell 4 has another source",
-        "exercises/07_toy/07_toy.ipynb: cell 7 has another source",
+        "exercises/07_toy/07_toy.ipynb: cell 5 has another source",
+        "exercises/07_toy/07_toy.ipynb: cell 8 has another source",
         "notebooks/08_gone.ipynb: nothing in course/ makes it",
     ]
 
@@ -264,9 +306,9 @@ def test_a_cell_that_fails_is_named(tmp_path, capsys):
     (tmp_path / "course/lessons/08_noise.py").write_text(noise)
     assert build.main(["--root", str(tmp_path)]) == 1
     says = capsys.readouterr().err
-    assert "course/lessons/07_toy.py: cell 3, which begins with `x.shape`, did not run." in says
+    assert "course/lessons/07_toy.py: cell 4, which begins with `x.shape`, did not run." in says
     assert "AttributeError: 'int' object has no attribute 'shape'" in says
-    assert "course/lessons/08_noise.py: cell 2 writes to stderr" in says and "'loud'" in says
+    assert "course/lessons/08_noise.py: cell 3 writes to stderr" in says and "'loud'" in says
     assert texts(tmp_path) == {}
 
 
@@ -329,7 +371,8 @@ def test_a_mark_that_is_wrong_is_said(tmp_path, old, new, says):
 
 def test_a_check_that_gives_points_has_hidden_seeds(tmp_path):
     """Would catch an answer that fits the numbers of seed 0, and an id that changes with the hidden lines."""
-    cells = {c.metadata.nbgrader.grade_id: c for c in cells_of(ASSIGNMENT, tmp=tmp_path) if c.metadata}
+    cells = [c for c in cells_of(ASSIGNMENT, tmp=tmp_path) if "nbgrader" in c.metadata]
+    cells = {c.metadata.nbgrader.grade_id: c for c in cells}
     source = cells["split_heads-check"].source
     first, second = (int(seed) for seed in re.findall(r"seed=(\d+)", source))
     assert re.sub(r"seed=\d+", "seed=SEED", source) == HIDDEN
