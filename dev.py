@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.abspath(__file__))
 VENV = os.path.join(ROOT, ".venv")
 PYTHON = os.path.join(VENV, *(("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")))
 VERSIONS = ((3, 11), (3, 12), (3, 13))
-START = "notebooks/00_start_here.ipynb"
+START = "work/00_start_here/00_lesson.ipynb"
 # A constant, because Python started with -OO (PYTHONOPTIMIZE=2) has no docstrings.
 HELP = """\
 The one door to the course. Needs Python 3.11, 3.12 or 3.13 and nothing else.
@@ -237,56 +237,29 @@ def fetch_model():
 # --- lab ---
 
 
-def lay_exercises(root=ROOT):
-    """Copy each exercise into work/ where it is not yet; return lines that say what was done.
+def jupyter_folders(root=ROOT):
+    """Where JupyterLab finds its settings for this course, for the variable JUPYTER_CONFIG_PATH.
 
-    A file in work/ is the learner's: it is opened for writing only where none was ("x"), so nothing
-    can be overwritten. work/.laid.json remembers which edition was laid, to tell what has changed.
+    They lie in the repository, so they hold for a new .venv too, and nothing is written into the user's own.
+    nbgrader's menus are hidden, unless `kvlearn classroom start` has made this the folder of a class.
     """
-    work, lines = os.path.join(root, "work"), []
-    os.makedirs(work, exist_ok=True)
-    record = os.path.join(work, ".laid.json")
-    laid = {}
-    if os.path.exists(record):
-        with open(record, encoding="utf-8") as file:
-            laid = json.load(file)
-    source = os.path.join(root, "exercises")
-    for name in sorted(os.listdir(source)) if os.path.isdir(source) else []:
-        original = os.path.join(source, name, name + ".ipynb")
-        if not os.path.exists(original):
-            continue
-        with open(original, encoding="utf-8") as file:
-            text = file.read()
-        edition = hashlib.sha256(text.encode()).hexdigest()
-        copy = f"work/{name}/{name}.ipynb"
-        os.makedirs(os.path.join(work, name), exist_ok=True)
-        try:
-            with open(os.path.join(root, copy), "x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-        except FileExistsError:
-            if laid.get(name, edition) != edition:
-                lines.append(
-                    f"{copy} stays as it is; exercises/{name} has changed since you got it. "
-                    "To have the new one, rename yours and start again."
-                )
-            continue
-        laid[name] = edition
-        lines.append(f"New for you: {copy}")
-    with open(record, "w", encoding="utf-8") as file:
-        json.dump(laid, file, indent=1, sort_keys=True)
-    return lines
+    is_class = os.path.exists(os.path.join(root, "classroom", "settings.toml"))
+    names = ["everyone"] if is_class else ["everyone", "learners"]
+    folders = [os.path.join(root, "course", "jupyter", name) for name in names]
+    return os.pathsep.join(folders + [p for p in [os.environ.get("JUPYTER_CONFIG_PATH")] if p])
 
 
 def lab(arguments):
     fetch_model()
-    for line in lay_exercises():
-        print(line)
+    subprocess.call([PYTHON, os.path.join("course", "laying.py")], cwd=ROOT, env=environment())
+    start = START if os.path.exists(os.path.join(ROOT, START)) else "notebooks/00_start_here.ipynb"
     print("The lessons open in the browser. If none opens, copy the address with the token from below.")
     command = [PYTHON, "-m", "jupyterlab", "--ServerApp.root_dir=" + ROOT]
-    command += ["--LabApp.default_url=/lab/tree/" + START]
+    command += ["--LabApp.default_url=/lab/tree/" + start]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # containers
-    server = subprocess.Popen(command + arguments, cwd=ROOT, env=environment(threads=False))
+    variables = dict(environment(threads=False), JUPYTER_CONFIG_PATH=jupyter_folders())
+    server = subprocess.Popen(command + arguments, cwd=ROOT, env=variables)
     while True:
         try:
             return server.wait()

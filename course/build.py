@@ -25,9 +25,9 @@ are not in the exercise, and nbgrader puts them back when it grades.
 The build is deterministic: a cell's id comes from its text, and all that a run leaves behind by chance
 is taken out. A notebook says in its metadata from which text, and by which running.py, it was made (a
 SHA-256); while that is still true, its cells are those of a fresh build, and every one has been executed,
-it is not made again. Where only the prose around the same code differs, it is written again and keeps its
-outputs. A notebook runs in the folder in which it will lie, as Jupyter and nbval run it, so no
-lesson may lean on the working directory.
+it is not made again. Where the prose has changed and the code has not, it is written again with the outputs
+that it has (--force runs it). A notebook runs in the folder in which it will lie, as Jupyter and nbval run
+it, and a learner's copy runs in work/, so no lesson may lean on the working directory.
 """
 
 import argparse
@@ -79,15 +79,14 @@ def differences(fresh: NotebookNode, path: Path, executed: bool = True) -> list[
 
 
 def keep_outputs(fresh: NotebookNode, path: Path) -> bool:
-    """Take the outputs from the notebook at `path` where it was made from the same text and has run the same
-    code; say whether that is so."""
+    """Take the outputs of the notebook at `path` if the same code ran there in the same way; say whether."""
     if not path.exists():
         return False
     there = nbformat.read(path, as_version=4)
-    ran = [cell for cell in there.cells if cell.cell_type == "code"]
-    code = [cell for cell in fresh.cells if cell.cell_type == "code"]
-    same = [[(c.id, c.source, c.metadata) for c in cells] for cells in (ran, code)]
-    if there.metadata != fresh.metadata or same[0] != same[1]:
+    ran, code = ([cell for cell in n.cells if cell.cell_type == "code"] for n in (there, fresh))
+    if there.metadata.get("kvlearn", {}).get("ran_by") != fresh.metadata.kvlearn.ran_by:
+        return False
+    if [(c.id, c.source, c.metadata) for c in ran] != [(c.id, c.source, c.metadata) for c in code]:
         return False
     if any(cell.execution_count is None for cell in ran):
         return False

@@ -78,17 +78,18 @@ def unexecuted(root: Path, target: Target, points=registered_points) -> Notebook
     # What reading.py and marks.py do shows in the cells; only what running.py does must be remembered.
     runs = (HERE / "running.py").read_text(encoding="utf-8")
     made_from = hashlib.sha256(f"{text}\n{runs}".encode()).hexdigest()
+    ran_by = hashlib.sha256(runs.encode()).hexdigest()
     notebook.metadata = NotebookNode(
         kernelspec=NotebookNode(KERNEL),
         language_info=NotebookNode(name="python"),
-        kvlearn=NotebookNode(source=target.source, made_from=made_from),
+        kvlearn=NotebookNode(source=target.source, made_from=made_from, ran_by=ran_by),
     )
     nbformat.validate(notebook)
     return notebook
 
 
 def what_it_is(target: Target) -> NotebookNode:
-    """The first cell of a built notebook. Instructors hand assignments out to be written in, so these say that."""
+    """The first cell of a built notebook. Instructors hand out assignments, and students write in those."""
     text = f"*{WHAT_IT_IS}\n{GIVEN}*" if target.released else f"*{WHAT_IT_IS}*"
     return nbformat.v4.new_markdown_cell(text, id=ORIGINAL, metadata={"tags": [ORIGINAL, "remove-cell"]})
 

@@ -9,11 +9,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "course"))
 
 import build  # noqa: E402
+import laying  # noqa: E402
 import marks  # noqa: E402
 import reading  # noqa: E402
 import running  # noqa: E402
 
-__all__ = ["ROOT", "assignments", "build", "code_cells", "marks", "reading", "running", "stop_of"]
+__all__ = ["ROOT", "assignments", "build", "code_cells", "laying", "marks", "reading", "running", "stop_of"]
 
 
 def assignments():

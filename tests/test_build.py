@@ -140,22 +140,24 @@ def test_two_builds_are_the_same_bytes(course, tmp_path):
 
 @pytest.mark.slow
 def test_prose_alone_is_written_without_a_run_and_code_is_not(course, tmp_path, monkeypatch):
-    """Would catch outputs carried over to code, a text or a running.py that did not make them; or a build of
-    minutes for a new first line in every notebook."""
+    """Would catch outputs carried over to code, or from a running.py, that did not make them; or a build of
+    minutes for one word of prose."""
     root = shutil.copytree(course, tmp_path / "course")
     path = root / "notebooks/07_toy.ipynb"
     built, ran = path.read_text(), []
     monkeypatch.setitem(build.build.__globals__, "execute", lambda root, target, notebook: ran.append(target))
-    prose = nbformat.reads(built, as_version=4)
-    prose.cells[0].source = "What an older build wrote here."
-    nbformat.write(prose, path)
-    assert build.build(root) == ["notebooks/07_toy.ipynb"]
-    assert path.read_text() == built and ran == []
+    text = root / "course/lessons/07_toy.py"
+    text.write_text(LESSON.replace("two and two?", "two plus two?"))
+    assert build.build(root) == ["notebooks/07_toy.ipynb"] and ran == []
+    assert path.read_text().replace("two plus two?", "two and two?") != built  # made_from has changed too
+    before, after = (code_cells(p) for p in (course / "notebooks/07_toy.ipynb", path))
+    assert after == before and build.check(root) == []
+    text.write_text(LESSON)
     for break_it in (
         lambda nb: nb.cells[2].update(source="print('two')"),
         lambda nb: nb.cells[3].metadata.update(tags=["raises-exception"]),
         lambda nb: nb.cells[3].update(execution_count=None),
-        lambda nb: nb.metadata.kvlearn.update(made_from="older"),
+        lambda nb: nb.metadata.kvlearn.update(ran_by="older"),
     ):
         notebook = nbformat.reads(built, as_version=4)
         break_it(notebook)

@@ -1,6 +1,5 @@
 """dev.py: what it decides, without installing anything."""
 
-import json
 import os
 import platform
 import re
@@ -12,55 +11,14 @@ import venv
 from pathlib import Path
 
 import pytest
+from course_tools import laying
+from jupyterlab_server.config import get_page_config
+from jupyterlab_server.settings_utils import get_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 dev = type("dev", (), runpy.run_path(str(ROOT / "dev.py")))
+NOTIFICATION = "@jupyterlab/apputils-extension:notification"
 OTHER_PYTHONS = [v for v in ("3.6", "3.7", "3.8", "3.9", "3.10", "3.14") if shutil.which(f"python{v}")]
-
-
-def exercises(root, **texts):
-    for name, text in texts.items():
-        folder = root / "exercises" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.ipynb").write_text(text)
-
-
-def test_each_exercise_is_laid_once_and_never_again(tmp_path):
-    """Would catch the worst that this repository could do: a learner's answer written over."""
-    exercises(tmp_path, a_1="stub one", b_2="stub two")
-    lines = dev.lay_exercises(str(tmp_path))
-    assert lines == ["New for you: work/a_1/a_1.ipynb", "New for you: work/b_2/b_2.ipynb"]
-    mine = tmp_path / "work/a_1/a_1.ipynb"
-    assert mine.read_text() == "stub one"
-    mine.write_text("my answer")
-    assert dev.lay_exercises(str(tmp_path)) == []
-    exercises(tmp_path, a_1="stub one, better", c_3="stub three")
-    lines = dev.lay_exercises(str(tmp_path))
-    assert lines[0].startswith("work/a_1/a_1.ipynb stays as it is; exercises/a_1 has changed")
-    assert lines[1:] == ["New for you: work/c_3/c_3.ipynb"]
-    assert mine.read_text() == "my answer"
-
-
-def test_a_renamed_copy_makes_room_for_the_new_edition(tmp_path):
-    """Would catch advice that does not work: rename yours, start again, have the new one."""
-    exercises(tmp_path, a_1="old")
-    dev.lay_exercises(str(tmp_path))
-    exercises(tmp_path, a_1="new")
-    (tmp_path / "work/a_1/a_1.ipynb").rename(tmp_path / "work/a_1/mine.ipynb")
-    assert dev.lay_exercises(str(tmp_path)) == ["New for you: work/a_1/a_1.ipynb"]
-    assert (tmp_path / "work/a_1/a_1.ipynb").read_text() == "new"
-    assert (tmp_path / "work/a_1/mine.ipynb").read_text() == "old"
-    assert dev.lay_exercises(str(tmp_path)) == []
-
-
-def test_a_file_that_dev_did_not_lay_is_left_alone(tmp_path):
-    """Would catch a learner's copy that is replaced, or nagged about, because no record knows it."""
-    exercises(tmp_path, a_1="stub")
-    (tmp_path / "work/a_1").mkdir(parents=True)
-    (tmp_path / "work/a_1/a_1.ipynb").write_text("copied by hand")
-    assert dev.lay_exercises(str(tmp_path)) == []
-    assert (tmp_path / "work/a_1/a_1.ipynb").read_text() == "copied by hand"
-    assert json.loads((tmp_path / "work/.laid.json").read_text()) == {}
 
 
 def test_work_is_ignored_by_git():
@@ -68,6 +26,38 @@ def test_work_is_ignored_by_git():
     if (ROOT / ".git").exists():
         path = "work/01_attention/01_attention.ipynb"
         assert subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT).returncode == 0
+
+
+def test_the_lab_opens_a_copy():
+    """Would catch a first screen that is an error, since the copy has another name, or a tracked file."""
+    assert dev.START == laying.copies(ROOT)["notebooks/00_start_here.ipynb"]
+
+
+@pytest.mark.parametrize("is_class", [False, True])
+def test_the_first_screen_asks_nothing_and_grades_nothing(tmp_path, monkeypatch, is_class):
+    """Would catch a JupyterLab that asks about news again, or reads settings from elsewhere; a learner who
+    sees nbgrader's menus, and an instructor who does not. JupyterLab's own server reads the settings here."""
+    if is_class:
+        (tmp_path / "classroom").mkdir()
+        (tmp_path / "classroom" / "settings.toml").write_text("")
+    folders = dev.jupyter_folders(str(tmp_path)).replace(str(tmp_path), str(ROOT))
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", folders)
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "mine"))
+    lab = Path(sys.prefix) / "share" / "jupyter" / "lab"
+    page = get_page_config([str(lab.parent / "labextensions")], str(lab / "settings"))
+    assert "@jupyter/nbgrader" in [extension["name"] for extension in page["federated_extensions"]]
+    assert ("@jupyter/nbgrader" in page["disabledExtensions"]) == (not is_class)
+    found = get_settings(str(lab / "settings"), str(lab / "schemas"), "", NOTIFICATION)[0]
+    news, updates = (found["schema"]["properties"][key] for key in ("fetchNews", "checkForUpdates"))
+    assert news["default"] in [choice["const"] for choice in news["oneOf"]] and news["default"] == "false"
+    assert updates["type"] == "boolean" and updates["default"] is False
+    assert not (tmp_path / "mine").exists()
+
+
+def test_settings_of_the_users_own_still_count(monkeypatch):
+    """Would catch a course that takes the place of what an institution has set for its JupyterLab."""
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/etc/ours")
+    assert dev.jupyter_folders().split(os.pathsep)[-1] == "/etc/ours"
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 14), (2, 7), (4, 0)])

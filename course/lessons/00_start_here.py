@@ -333,14 +333,16 @@ figures.course_path(ready=9)
 #
 # - **Open and close.** `python3 dev.py lab` prepares everything and opens
 #   these notebooks. The second start takes seconds.
-# - **Where you write.** `dev.py lab` lays a copy of each exercise into
-#   `work/` once. That copy is yours: no update ever touches it. Work there.
+# - **Where you work.** `dev.py lab` puts copies of the notebooks into `work/`,
+#   one folder per lesson: the lesson, its exercises, and their solutions. The
+#   copies are yours to run and to change. An update of the course renews the
+#   ones that you have not changed, and leaves the others alone.
 # - **The rhythm.** Read a lesson and run it; change a number and run it
-#   again; then do its exercises in `work/`. A lesson takes an hour, or an hour
-#   and a half; its exercises take as long again.
+#   again; then do its exercises. A lesson takes an hour, or an hour and a half;
+#   its exercises take as long again.
 # - **Stuck?** Read the message of the check, then `kvlearn.hint(...)`, then
-#   the section of the lesson. The answers are in `solutions/`, one notebook a
-#   lesson. They are most useful after an honest try.
+#   the section of the lesson. The solutions are most useful after an honest
+#   try.
 # - **Something broken?** `python3 dev.py python -m kvlearn doctor` looks at
 #   your machine and says what to do. `python3 dev.py test` runs every check
 #   of the course.
@@ -391,10 +393,7 @@ figures.course_path(ready=9)
 # %% [markdown]
 # ## Exercises
 #
-# About 15 minutes: `split_heads` (10, easy) and `merge_heads` (5, easy). Open
-# your own copy, `work/00_start_here/00_start_here.ipynb`, in the file browser
-# on the left. (It was laid there from
-# [exercises/](../exercises/00_start_here/00_start_here.ipynb), which stays as
-# it is.)
+# About 15 minutes: `split_heads` (10, easy) and `merge_heads` (5, easy), in
+# [the exercises of lesson 00](../exercises/00_start_here/00_start_here.ipynb).
 #
 # Next: [01 · Attention](01_attention.ipynb).

@@ -785,6 +785,5 @@ for s in range(5):
 # `scaled_dot_product_attention` (10, easy) and `multi_head_attention` (25,
 # medium), in
 # [the exercises of lesson 01](../exercises/01_attention/01_attention.ipynb).
-# Work on the copy under `work/01_attention/`.
 #
 # Next: [02 · Causal masking](02_causal_masking.ipynb).

@@ -937,6 +937,5 @@ print("prompt grows:", layers(moved(prompt, run(text[:, :4], prefix=4))))
 # `masked_attention` (15, medium) and `changed_layers` (20, medium), the proof of
 # section 11 in your own words, for any decoder, in
 # [the exercises of lesson 02](../exercises/02_causal_masking/02_causal_masking.ipynb).
-# Work on the copy under `work/02_causal_masking/`.
 #
 # Next: [03 · The naive decoder](03_naive_decoder.ipynb).

@@ -929,8 +929,7 @@ model.rope = kvlearn.apply_rope
 #
 # ## Exercises
 #
-# In [exercises/03_naive_decoder](../exercises/03_naive_decoder/03_naive_decoder.ipynb);
-# write in the copy under `work/`, which nothing overwrites.
+# In [the exercises of lesson 03](../exercises/03_naive_decoder/03_naive_decoder.ipynb):
 #
 # | exercise | minutes |
 # |---|---|

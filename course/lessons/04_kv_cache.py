@@ -745,9 +745,7 @@ print("after reset, as if fresh:", again == alone[0][:4])
 #
 # ## Exercises
 #
-# In `work/04_kv_cache/04_kv_cache.ipynb` (laid there by
-# `python3 dev.py lab`; the original is
-# [exercises/04_kv_cache](../exercises/04_kv_cache/04_kv_cache.ipynb)):
+# In [the exercises of lesson 04](../exercises/04_kv_cache/04_kv_cache.ipynb):
 #
 # | exercise | minutes | you write |
 # |---|---|---|

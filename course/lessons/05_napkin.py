@@ -454,9 +454,7 @@ figures.memory_stack({
 #
 # ## Exercises
 #
-# In `work/05_napkin/05_napkin.ipynb` (laid there by
-# `python3 dev.py lab`; the original is
-# [exercises/05_napkin](../exercises/05_napkin/05_napkin.ipynb)):
+# In [the exercises of lesson 05](../exercises/05_napkin/05_napkin.ipynb):
 #
 # | exercise | minutes | you write |
 # |---|---|---|

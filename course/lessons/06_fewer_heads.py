@@ -639,9 +639,7 @@ for ranks in (1, 8, 16):
 #
 # ## Exercises
 #
-# In `work/06_fewer_heads/06_fewer_heads.ipynb` (laid there by
-# `python3 dev.py lab`; the original is
-# [exercises/06_fewer_heads](../exercises/06_fewer_heads/06_fewer_heads.ipynb)):
+# In [the exercises of lesson 06](../exercises/06_fewer_heads/06_fewer_heads.ipynb):
 #
 # | exercise | minutes | you write |
 # |---|---|---|

@@ -674,9 +674,7 @@ print("one back and again, the same logits:",
 #
 # ## Exercises
 #
-# In `work/07_fewer_tokens/07_fewer_tokens.ipynb` (laid there by
-# `python3 dev.py lab`; the original is
-# [exercises/07_fewer_tokens](../exercises/07_fewer_tokens/07_fewer_tokens.ipynb)):
+# In [the exercises of lesson 07](../exercises/07_fewer_tokens/07_fewer_tokens.ipynb):
 #
 # | exercise | minutes | you write |
 # |---|---|---|

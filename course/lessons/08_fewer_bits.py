@@ -712,9 +712,7 @@ figures.recall_by_pairs(recorded, [
 #
 # ## Exercises
 #
-# In `work/08_fewer_bits/08_fewer_bits.ipynb` (laid there by
-# `python3 dev.py lab`; the original is
-# [exercises/08_fewer_bits](../exercises/08_fewer_bits/08_fewer_bits.ipynb)):
+# In [the exercises of lesson 08](../exercises/08_fewer_bits/08_fewer_bits.ipynb):
 #
 # | exercise | minutes | you write |
 # |---|---|---|

@@ -49,6 +49,7 @@ def start() -> None:
         path, written = settings.create(root)
         settings.read(root)
     typer.echo(f"{path}: {'written; look through it once.' if written else 'is there, and can be read.'}")
+    typer.echo("From now on, `python3 dev.py lab` in this folder shows nbgrader's menus and its formgrader.")
 
 
 @app.command("release")

@@ -1,6 +1,7 @@
 """The commands of an instructor: what is wrong is a sentence and an exit code, and nothing is half-done."""
 
 import json
+import runpy
 import shutil
 import signal
 import subprocess
@@ -129,6 +130,15 @@ def test_a_classroom_is_its_instructors_alone(root):
     """Names, grades and seeds that everybody on a shared machine can read."""
     assert run("start")[0] == 0
     assert (root / "classroom").stat().st_mode & 0o777 == 0o700
+
+
+def test_start_brings_back_the_menus_that_learners_do_not_see(root):
+    """A class without a formgrader, or menus of a grader on a learner's first screen."""
+    lab = runpy.run_path(str(ROOT / "dev.py"))["jupyter_folders"]
+    assert "learners" in lab(str(root))
+    code, said = run("start")
+    assert code == 0 and "`python3 dev.py lab` in this folder shows nbgrader's menus" in said
+    assert "learners" not in lab(str(root))
 
 
 def test_names_of_files_are_shown_on_one_line_and_obey_nobody(started):
