@@ -1,5 +1,6 @@
 """dev.py: what it decides, without installing anything."""
 
+import json
 import os
 import platform
 import re
