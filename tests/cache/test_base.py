@@ -311,6 +311,26 @@ def test_what_was_stored_in_inference_mode_serves_outside_it(kind):
         assert q.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("back", [None, "truncate", "reorder"])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_first_step_outside_inference_mode(kind, back):
+    """A full window is written in place, with no roll-back in between that would renew its tensors."""
+
+    def fill(cache):
+        write_each(cache, 5)
+        write_each(cache, 3)
+        if back is not None:
+            getattr(cache, back)([8, 8] if back == "truncate" else [1, 0])
+
+    expected, cache = kind(CONFIG, batch_size=2), kind(CONFIG, batch_size=2)
+    fill(expected)
+    with torch.inference_mode():
+        fill(cache)
+    assert not cache.key_positions(0).is_inference() and not cache.positions.is_inference()
+    got, want = write_each(cache, 1), write_each(expected, 1)
+    assert len(got) == len(want) and all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_default_device_is_not_the_caches(kind):
     """Positions or storages on the default device, beside keys on the CPU, would fail in mid-step:
