@@ -1,6 +1,5 @@
 """Settings for every test and every notebook under test."""
 
-import functools
 import os
 import shutil
 import subprocess
@@ -40,7 +39,6 @@ def in_ci():
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-@functools.cache
 def no_sandbox():
     """None where bubblewrap works, else a sentence that says why it does not and what to do."""
     if sys.platform != "linux":
@@ -56,11 +54,14 @@ def no_sandbox():
     return f'bubblewrap does not work here ({said}). docs/instructors.md helps: "Before the first class".'
 
 
+NO_SANDBOX = no_sandbox()  # now, before any test changes PATH
+
+
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("bubblewrap") and no_sandbox():
+    if item.get_closest_marker("bubblewrap") and NO_SANDBOX:
         if in_ci():
-            pytest.fail(f"In CI the sandbox may not be missing: {no_sandbox()}", pytrace=False)
-        pytest.skip(no_sandbox())
+            pytest.fail(f"In CI the sandbox may not be missing: {NO_SANDBOX}", pytrace=False)
+        pytest.skip(NO_SANDBOX)
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -68,13 +69,13 @@ def pytest_terminal_summary(terminalreporter):
     count = sum(is_left_out(report) for report in skipped)
     if count:
         tests = "1 test of the sandbox was" if count == 1 else f"{count} tests of the sandbox were"
-        terminalreporter.write_line(f"{tests} left out: {no_sandbox()}")
+        terminalreporter.write_line(f"{tests} left out: {NO_SANDBOX}")
 
 
 def is_left_out(report):
     """Whether a skipped test is one of the sandbox, on a machine that has none."""
     told = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
-    return told is not None and told == f"Skipped: {no_sandbox()}"
+    return told is not None and told == f"Skipped: {NO_SANDBOX}"
 
 
 # --- Every other skip is a failure, unless a line names it ---
