@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from kvlearn.decoder import Decoder, DecoderConfig
 from kvlearn.families import SUPPORTED, ModelError, config_from_fields
@@ -105,6 +106,21 @@ def _shards(folder: Path) -> Iterator[Path]:
         yield folder / name
 
 
+class _NoInitialNumbers(TorchFunctionMode):
+    """Leave new weights as they are: drawing numbers on the meta device makes torch import its compiler."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+def empty_decoder(config: DecoderConfig, **functions: Callable) -> Decoder:
+    """A `Decoder` on the meta device: weights with shapes, without memory and numbers."""
+    with torch.device("meta"), _NoInitialNumbers():
+        return Decoder(config, **functions)
+
+
 def assemble(
     config: DecoderConfig,
     tensors: Mapping[str, SafeTensor],
@@ -123,8 +139,7 @@ def assemble(
     Raises:
         ModelError: a tensor is missing, unexpected, of another shape, or not floating-point numbers.
     """
-    with torch.device("meta"):  # shapes alone: no memory, no random numbers
-        decoder = Decoder(config, **functions)
+    decoder = empty_decoder(config, **functions)
     wanted = {hf_name(name): tensor for name, tensor in decoder.state_dict().items()}
     found = {name: t for name, t in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
     head, table = "lm_head.weight", "model.embed_tokens.weight"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kvlearn.attention import attention as library_attention
-from kvlearn.checkpoint import assemble, load_folder, read_json
+from kvlearn.checkpoint import assemble, empty_decoder, load_folder, read_json
 from kvlearn.decoder import Decoder, DecoderConfig
 from kvlearn.families import SUPPORTED, ModelError, config_from_fields
 from kvlearn.gguf_file import GGUFFile
@@ -143,8 +143,7 @@ def model_is_required() -> bool:
 
 def _tiny(dtype: torch.dtype, device: torch.device, **functions: Callable) -> Decoder:
     """Seeded random weights: 1 in the norms, else normal with variance 1 / fan-in."""
-    with torch.device("meta"):
-        decoder = Decoder(TINY, **functions)
+    decoder = empty_decoder(TINY, **functions)
     generator = torch.Generator().manual_seed(0)  # its own: the caller's random numbers stay as they were
     weights = {}
     for name, shape in ((name, tensor.shape) for name, tensor in decoder.named_parameters()):

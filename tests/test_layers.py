@@ -112,6 +112,20 @@ def test_importing_kvlearn_stays_light():
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
+@pytest.mark.slow  # starts a Python of its own
+def test_a_model_and_the_meter_of_memory_do_without_torchs_compiler():
+    """Would catch weights drawn on the meta device, or a mode that dynamo wraps: each makes torch import its
+    compiler, and the first cell of every lesson waits seconds for it."""
+    code = (
+        "import sys, torch, kvlearn; from kvlearn.measure import StorageMeter\n"
+        "for name in ('tiny', 'recall'): print(kvlearn.load(name)[0].embed_tokens.weight.device)\n"
+        "with StorageMeter() as meter: made = torch.ones(5)\n"
+        "print(meter.peak, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["cpu", "cpu", "20", "False"], done.stdout + done.stderr
+
+
 def test_the_reading_of_imports_sees_each_form(tmp_path, monkeypatch):
     """Would catch rules that hold because nothing was read: relative, nested and type-only imports."""
     path = PACKAGE / "cache" / "example.py"

@@ -35,6 +35,10 @@ class StorageMeter(TorchDispatchMode):
         history: bytes alive after each operation that made a storage.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler at the first operation, which takes seconds
+
     def __init__(self, dtype: torch.dtype | None = None):
         super().__init__()
         self.dtype = dtype
