@@ -22,9 +22,26 @@ settings.register_profile("kvlearn", deadline=None, derandomize=True, print_blob
 settings.load_profile("kvlearn")
 
 
+# The longest files first: at the end, one of them would keep a worker busy while the other has nothing to do.
+# (Where tests run side by side this needs `--no-loadscope-reorder`, which dev.py gives.)
+LONGEST = (
+    "tests/classroom/test_execute.py",
+    "tests/classroom/test_submissions.py",
+    "tests/checks/test_exercises_mutants.py",
+    "tests/checks/test_exercises.py",
+    "tests/classroom/test_command.py",
+    "tests/test_hf.py",
+    "tests/test_nbgrader.py",
+    "tests/classroom/test_assignments.py",
+    "tests/cache/test_conformance.py",
+    "tests/classroom/test_without_walls.py",
+    "tests/test_build.py",
+)
+
+
 def pytest_collection_modifyitems(items):
-    # The longest file first: at the end it would keep one worker busy while the others have nothing to do.
-    items.sort(key=lambda item: "tests/classroom/test_submissions.py" not in item.nodeid)
+    place = {path: number for number, path in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
     for item in items:
         # nbval waits a hard-coded 5 s for a cell's output (computationalmodelling/nbval#231), which
         # a loaded machine can exceed. Larger values delay the report of a dead kernel by as much.

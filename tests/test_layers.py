@@ -103,27 +103,58 @@ def test_a_file_imports_only_what_its_layer_may(path):
             assert package not in {name.split(".")[0] for name in imported(path, at_import_time=True)}
 
 
-@pytest.mark.slow  # starts a Python of its own
-def test_importing_kvlearn_stays_light():
-    """Would catch `import kvlearn` that pulls in a plotting, notebook or model library, seconds each."""
-    heavy = ", ".join(repr(name) for name in HEAVY)
-    code = f"import sys, kvlearn; print([m for m in ({heavy}) if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+# In a Python of its own, one for all: what is loaded after the import, after a model and its memory, and
+# after a figure; and what is said where ipywidgets is not there.
+FRESH = f"""
+import sys, torch, kvlearn, kvlearn.measure
+print([name for name in {list(HEAVY)} if name in sys.modules])
+devices = {{kvlearn.load(name)[0].embed_tokens.weight.device.type for name in ("tiny", "recall")}}
+with kvlearn.measure.StorageMeter() as meter:
+    made = torch.ones(5)
+print(devices, meter.peak, "torch._dynamo" in sys.modules)
+sys.modules["ipywidgets"] = None
+try:
+    import kvlearn.widgets
+except ImportError as error:
+    print(error)
+from kvlearn import figures
+figures.mask_map(kvlearn.causal_mask(3)).png()
+print("matplotlib.pyplot" in sys.modules)
+"""
 
 
-@pytest.mark.slow  # starts a Python of its own
-def test_a_model_and_the_meter_of_memory_do_without_torchs_compiler():
+@pytest.fixture(scope="module")
+def fresh():
+    done = subprocess.run([sys.executable, "-c", FRESH], cwd=ROOT, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4, done.stdout + done.stderr
+    return lines
+
+
+@pytest.mark.slow
+def test_importing_kvlearn_stays_light(fresh):
+    """Would catch `import kvlearn` that pulls in a plotting, notebook or model library, seconds each; a core
+    install has none of them."""
+    assert fresh[0] == "[]"
+
+
+@pytest.mark.slow
+def test_a_model_and_the_meter_of_memory_do_without_torchs_compiler(fresh):
     """Would catch weights drawn on the meta device, or a mode that dynamo wraps: each makes torch import its
     compiler, and the first cell of every lesson waits seconds for it."""
-    code = (
-        "import sys, torch, kvlearn; from kvlearn.measure import StorageMeter\n"
-        "for name in ('tiny', 'recall'): print(kvlearn.load(name)[0].embed_tokens.weight.device)\n"
-        "with StorageMeter() as meter: made = torch.ones(5)\n"
-        "print(meter.peak, 'torch._dynamo' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.split() == ["cpu", "cpu", "20", "False"], done.stdout + done.stderr
+    assert fresh[1] == "{'cpu'} 20 False"
+
+
+@pytest.mark.slow
+def test_without_ipywidgets_the_error_says_what_to_do(fresh):
+    """Would catch a bare ModuleNotFoundError where the core is installed alone."""
+    assert 'pip install -e ".[notebooks]"' in fresh[2]
+
+
+@pytest.mark.slow
+def test_figures_touch_no_pyplot_state(fresh):
+    """Would catch a figure left open in pyplot's list at every call, and a backend chosen on import."""
+    assert fresh[3] == "False"
 
 
 def test_the_reading_of_imports_sees_each_form(tmp_path, monkeypatch):

@@ -127,7 +127,7 @@ def die(tensors, path, metadata=None):
 model_store.save_file = die
 """
     process = child(place, more)
-    process.communicate(timeout=120)
+    process.communicate()
     assert process.returncode == -signal.SIGKILL
     left = [name for name in left_in(place.own) if name.startswith(".small-")]
     assert len(left) == 1 and not (place.own / NAME).exists()
@@ -162,7 +162,7 @@ def wait(*arguments):
 model_store._convert = wait
 """
     processes = [child(place, more), child(place, more)]
-    said = [process.communicate(timeout=120)[0].splitlines()[-1] for process in processes]
+    said = [process.communicate()[0].splitlines()[-1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert said == [str(place.own / NAME)] * 2
     assert_whole(place.own / NAME)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 USE_IT = """
-import pathlib, pkgutil, importlib, torch, kvlearn
+import pathlib, pkgutil, importlib.metadata, torch, kvlearn
 home = pathlib.Path(kvlearn.__file__).parent
 print(home)
 config = kvlearn.DecoderConfig(vocab_size=13, hidden_size=24, num_layers=2, num_heads=4, num_kv_heads=2,
@@ -26,6 +26,10 @@ kvlearn.hint("split_heads")
 recall, _ = kvlearn.load("recall")
 assert recall(torch.tensor([[0, 1, 513, 2, 514, 3, 515, 4, 516, 3]]))[0, -1].argmax() == 515
 print("works")
+(info,) = home.parent.glob("*.dist-info")
+(command,) = importlib.metadata.Distribution.at(info).entry_points
+assert command.group == "console_scripts" and command.name == "kvlearn"
+command.load()(["doctor"])
 """
 
 
@@ -60,17 +64,15 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
 
 @pytest.mark.slow
 def test_the_wheel_works_outside_the_clone(wheel, tmp_path):
-    """Would catch a path into the repository, or a module that only an editable install finds."""
+    """Would catch a path into the repository, a module that only an editable install finds, or a command that
+    is not installed."""
     site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(site)]
-    subprocess.run([*pip, str(wheel)], check=True, cwd=tmp_path)
+    zipfile.ZipFile(wheel).extractall(site)  # what pip does with a wheel that needs nothing else
     environment = dict(os.environ, PYTHONPATH=str(site))
     done = subprocess.run(
         [sys.executable, "-c", USE_IT], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 1), done.stderr  # the doctor's own: 1 where this machine lacks something
     lines = done.stdout.splitlines()
-    assert Path(lines[0]) == site / "kvlearn" and lines[-1] == "works"
-    command = [str(site / "bin" / "kvlearn"), "doctor"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert "torch" in done.stdout, done.stderr
+    assert Path(lines[0]) == site / "kvlearn" and lines[1] == "works", done.stderr
+    assert any("torch" in line for line in lines[2:]), done.stdout + done.stderr

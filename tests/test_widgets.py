@@ -1,8 +1,5 @@
 """Widgets: moving a control changes the picture to the one that the figure function draws for it."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -125,19 +122,3 @@ def test_the_text_of_a_panel_is_the_same_every_time():
     first, second = widgets.head_explorer(6, 2), widgets.head_explorer(6, 3)
     assert repr(first) == repr(second)
     assert "Run this cell in JupyterLab" in first._repr_mimebundle_()["text/plain"]
-
-
-@pytest.mark.slow  # starts a Python of its own
-def test_without_ipywidgets_the_error_says_what_to_do():
-    """Would catch a bare ModuleNotFoundError for somebody who installed the core alone."""
-    code = "import sys; sys.modules['ipywidgets'] = None; import kvlearn.widgets"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode and 'pip install -e ".[notebooks]"' in done.stderr
-
-
-@pytest.mark.slow  # starts a Python of its own
-def test_the_library_imports_neither_matplotlib_nor_ipywidgets():
-    """Would catch a core install that cannot be imported."""
-    code = "import sys, kvlearn, kvlearn.measure; print({'matplotlib', 'ipywidgets'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -23,7 +23,7 @@ SWAPPED = {
 }
 
 
-def mutants(source: str, how_many: int = 40, seed: int = 0) -> list[str]:
+def mutants(source: str, how_many: int, seed: int = 0) -> list[str]:
     """Up to `how_many` different sources, each with one thing changed."""
     tree = ast.parse(source)
     original = ast.unparse(tree)

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 from course_answers import course_answers
+from seeds import at_seeds
 
 from kvlearn.checks import REGISTRY, judge
 from kvlearn.checks.call import call_function, parameters
@@ -16,9 +17,6 @@ from kvlearn.checks.engine import undisturbed
 EXERCISES = list(REGISTRY.values())
 HEAVY = {"changed_layers", "your_own_llm", "quantized_cache", "sliding_window_cache"}
 every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
-every_seed = pytest.mark.parametrize(
-    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
-)
 functions = [e for e in EXERCISES if e.kind == "function"]
 every_function = pytest.mark.parametrize("exercise", functions, ids=lambda e: e.name)
 
@@ -95,7 +93,7 @@ def test_the_sizes_of_the_inputs_differ(exercise):
 
 
 @every_exercise
-@every_seed
+@at_seeds(3)
 def test_the_course_answer_passes(exercise, seed):
     """A change of the checker or of the assignment that breaks the course's own answer."""
     result = judge(exercise, course_answers()[exercise.name].run(), seed)
@@ -103,7 +101,7 @@ def test_the_course_answer_passes(exercise, seed):
 
 
 @every_exercise
-@every_seed
+@at_seeds(3)
 def test_other_right_answers_pass(exercise, seed):
     """A checker that wants the course's own way of writing it, and not what it does."""
     answers = alternatives(exercise)
@@ -114,18 +112,11 @@ def test_other_right_answers_pass(exercise, seed):
 
 
 @pytest.mark.parametrize(
-    "exercise, seed",
-    [
-        # caches and decoders: from four to twenty seconds for the bank of one
-        pytest.param(
-            e,
-            seed,
-            id=f"{seed}-{e.name}",
-            marks=[pytest.mark.slow] * (seed > 0 or e.name in HEAVY),
-        )
-        for e, seed in itertools.product(EXERCISES, range(2))
-    ],
+    "exercise",
+    # caches and decoders: from four to twenty seconds for the bank of one
+    [pytest.param(e, id=e.name, marks=[pytest.mark.slow] * (e.name in HEAVY)) for e in EXERCISES],
 )
+@at_seeds(2)
 def test_every_misconception_is_named_as_itself(exercise, seed):
     """Two wrong answers that the inputs cannot tell apart, or one that passes."""
     for misconception in exercise.misconceptions:

@@ -12,7 +12,22 @@ from mutants import mutants
 
 from kvlearn.checks import REGISTRY, judge
 
-every_exercise = pytest.mark.parametrize("exercise", list(REGISTRY.values()), ids=lambda e: e.name)
+# Caches and decoders, whose mutants take long: 15 of them here, and 40 in `dev.py test --all`.
+HEAVY = {
+    "changed_layers",
+    "your_own_llm",
+    "growing_cache",
+    "static_cache",
+    "quantized_cache",
+    "sliding_window_cache",
+}
+every_exercise = pytest.mark.parametrize(
+    "exercise, how_many",
+    [
+        *(pytest.param(e, 15 if e.name in HEAVY else 40, id=e.name) for e in REGISTRY.values()),
+        *(pytest.param(REGISTRY[n], 40, id=f"{n}, 40", marks=pytest.mark.thorough) for n in sorted(HEAVY)),
+    ],
+)
 
 
 class TookTooLong(BaseException):
@@ -36,10 +51,10 @@ def at_most(seconds):
 
 
 @functools.cache
-def wrong_mutants(name):
+def wrong_mutants(name, how_many):
     """Mutants of the course's answer that are wrong on inputs which the check does not see: what it says."""
     exercise, answer, found = REGISTRY[name], course_answers()[name], []
-    for source in mutants(answer.source):
+    for source in mutants(answer.source, how_many):
         try:
             mutant = answer.run(source)
         except Exception:
@@ -55,9 +70,9 @@ def wrong_mutants(name):
 
 @pytest.mark.slow
 @every_exercise
-def test_wrong_answers_that_nobody_thought_of_are_rejected(exercise):
+def test_wrong_answers_that_nobody_thought_of_are_rejected(exercise, how_many):
     """Random changes of the right answer: none may pass, each is told the first thing that is wrong."""
-    found = wrong_mutants(exercise.name)
+    found = wrong_mutants(exercise.name, how_many)
     assert len(found) >= 3, "so few mutants prove nothing"
     said = r"\d|raised|failed|in place|memory|The result is|not written yet|Looks like"
     for source, result in found:
@@ -72,13 +87,13 @@ def bare(line):
 
 @pytest.mark.slow
 @every_exercise
-def test_no_text_contains_the_solution(exercise):
+def test_no_text_contains_the_solution(exercise, how_many):
     """A message or a hint that gives the answer away."""
     solution = [bare(line) for line in course_answers()[exercise.name].solution_lines()]
     solution = [line for line in solution if len(line) > 12]
     texts = [exercise.why, *exercise.hints]
     texts += [text for m in exercise.misconceptions for text in (m.name, m.says)]
-    texts += [result.message for _, result in wrong_mutants(exercise.name)]
+    texts += [result.message for _, result in wrong_mutants(exercise.name, how_many)]
     for text in texts:
         for line in solution:
             assert line not in bare(text), f"{line!r} stands in: {text}"

@@ -4,14 +4,11 @@ import numpy
 import pytest
 import torch
 from course_answers import course_answers
+from seeds import at_seeds
 
 from kvlearn.checks import REGISTRY, judge
 from kvlearn.checks.engine import undisturbed
 from kvlearn.checks.lesson_02.decoders import differences, draw_cases
-
-at_many_seeds = pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed > 2 else []) for seed in range(20)]
-)
 
 
 def cases_of(name, seed):
@@ -41,7 +38,7 @@ def powers_without_the_maximum(scores, mask):
     return (powers / powers.sum(-1, keepdim=True)).nan_to_num()
 
 
-@at_many_seeds
+@at_seeds(20)
 def test_the_large_scores_are_exact_and_the_largest_is_forbidden(seed):
     """Scores of 45,000 that float32 rounds would make right answers fail, at some seeds only."""
     case = cases_of("masked_attention", seed)[-1]
@@ -55,7 +52,7 @@ def test_the_large_scores_are_exact_and_the_largest_is_forbidden(seed):
     assert (allowed.amax(-1)[:, 0] < -10_000)[seen[:, 0]].all()
 
 
-@at_many_seeds
+@at_seeds(20)
 @pytest.mark.parametrize(
     "weights", [divided_after, powers_without_the_maximum], ids=["divided after", "no maximum"]
 )
@@ -136,7 +133,7 @@ def close_to(tolerance):
     return lambda a, b: torch.allclose(a, b, rtol=0, atol=tolerance)
 
 
-@at_many_seeds
+@at_seeds(20)
 def test_a_change_is_far_from_rounding_and_from_a_wide_tolerance(seed):
     """A leak that a sensible tolerance hides, or that a wide one sees; rounding that counts as a change."""
     with undisturbed(seed):

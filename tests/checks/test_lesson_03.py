@@ -5,12 +5,9 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from seeds import at_seeds
 
 from kvlearn.checks import REGISTRY, judge
-
-at_many_seeds = pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed > 2 else []) for seed in range(20)]
-)
 
 
 def told(name, answer, seed=0):
@@ -22,7 +19,7 @@ def told(name, answer, seed=0):
 # RMSNorm --------------------------------------------------------------------------------------------
 
 
-@at_many_seeds
+@at_seeds(20)
 def test_the_norm_of_hugging_face_passes(seed):
     """Upcast to float32 whatever x is, norm, back to x's dtype, weight: a case in float64 refused it."""
 
@@ -88,7 +85,7 @@ def rope(angles):
     ],
     ids=["positions", "speeds", "angles", "all"],
 )
-@at_many_seeds
+@at_seeds(20)
 def test_whatever_is_rounded_to_bfloat16_has_its_name(angles, misconception, seed):
     """Rounding of one factor alone, of which only one form had a name."""
     assert judge(REGISTRY["apply_rope"], rope(angles), seed).misconception == misconception
@@ -110,7 +107,7 @@ def test_a_wrong_angle_in_float32_says_nothing_of_bfloat16():
     assert "should be turned by" in message and "bfloat16" not in message
 
 
-@at_many_seeds
+@at_seeds(20)
 def test_no_angle_is_minus_zero_and_the_two_angles_differ(seed):
     """“should be turned by -0.000 radians”, and “by 0.123; yours is by 0.123”."""
     for shift in (0.3, 0.02, 2e-3, -3e-4):
@@ -158,7 +155,7 @@ def powers_without_the_maximum(scores, mask):
     ],
     ids=["struck", "divided", "no maximum"],
 )
-@at_many_seeds
+@at_seeds(20)
 def test_a_mask_after_the_softmax_fails(weights, misconception, seed):
     """Divided by what is left it equals the right answer, unless a forbidden score is by far the largest."""
     result = judge(REGISTRY["grouped_attention"], grouped(weights), seed)
@@ -195,7 +192,7 @@ def loop(ends):
     ],
     ids=["first", "last", "first or an error"],
 )
-@at_many_seeds
+@at_seeds(20)
 def test_one_eos_id_taken_for_all_has_its_name(ends, misconception, seed):
     """With one EOS, or with one that is always the last, an answer passes that looks at one id alone."""
     assert judge(REGISTRY["greedy_decode"], loop(ends), seed).misconception == misconception

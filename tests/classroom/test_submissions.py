@@ -1,9 +1,9 @@
-"""A class that hands in all that can be handed in, graded whole: collect, sandbox, nbgrader, gradebook."""
+"""A class that hands in what takes each way through the grading: collect, sandbox, nbgrader, gradebook."""
 
 import hashlib
+import multiprocessing
 import os
 import shutil
-import time
 
 import nbformat
 import pytest
@@ -32,8 +32,7 @@ def graded(tmp_path_factory):
     settings.create(root)
     path = settings.file_of(root)
     text = path.read_text(encoding="utf-8")
-    text = text.replace("cell_seconds = 60", "cell_seconds = 8").replace('memory = "6GiB"', 'memory = "3GiB"')
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text.replace('memory = "6GiB"', 'memory = "3GiB"'), encoding="utf-8")
     downloads = root / "downloads"
     downloads.mkdir()
     for student, submission in CLASS.items():
@@ -73,7 +72,8 @@ def test_everyone_gets_what_the_answers_are_worth(student, graded):
     notebook = nbformat.read(file, as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     told = [str(dict(output)) for output in outputs] + [str(dict(notebook.metadata.kvlearn))]
-    assert CLASS[student].said in "\n".join(told)
+    for words in CLASS[student].said:
+        assert words in "\n".join(told)
 
 
 def test_a_second_run_grades_nobody_again(graded):
@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_costs_nothing(graded, monkeypatch):
 
 
 def test_an_interrupt_takes_the_workers_along(graded, monkeypatch):
-    """Ctrl-C that waits for workers, ten minutes each, or leaves them running."""
+    """Ctrl-C that waits for workers, which here never end, or leaves them running."""
     root, lines = graded[1], []
     forget(root, "perfect", "half")
 
@@ -166,10 +166,9 @@ def test_an_interrupt_takes_the_workers_along(graded, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(workers, "WORK", first_fails_then_sleeps)
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         grade.grade(root, ASSIGNMENT, ["perfect", "half"], tell=interrupt)
-    assert time.monotonic() - start < 60 and lines[1].startswith("1 of 2: ")
+    assert lines[1].startswith("1 of 2: ") and multiprocessing.active_children() == []
 
 
 def test_what_cannot_be_graded_is_said(graded, tmp_path):
@@ -192,7 +191,7 @@ def test_an_assignment_that_changed_since_its_release(graded):
     source.write_text(text.replace('"points": 1', '"points": 2', 1), encoding="utf-8")
     try:
         with pytest.raises(course.CourseError, match="has changed since it was released: .* release 00"):
-            grade.grade(root, ASSIGNMENT, ["colab"])
+            grade.grade(root, ASSIGNMENT, ["half"])
     finally:
         source.write_text(text, encoding="utf-8")
-    assert grade.grade(root, ASSIGNMENT, ["colab"]).unchanged == ["colab"]
+    assert grade.grade(root, ASSIGNMENT, ["half"]).unchanged == ["half"]

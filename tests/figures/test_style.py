@@ -1,8 +1,5 @@
 """How a picture is shown: PNG, caption, alt text and colours, in a notebook and in converted HTML."""
 
-import subprocess
-import sys
-
 import nbclient
 import nbformat
 import pytest
@@ -97,17 +94,6 @@ def test_html_carries_alt_and_image():
     html = mask_map(causal_mask(2, 6)).html()
     assert '<img src="data:image/png;base64,' in html
     assert 'alt="Mask of 2 queries by 6 keys. The queries, first to last, see 5, 6 keys."' in html
-
-
-@pytest.mark.slow  # starts a Python of its own
-def test_figures_touch_no_pyplot_state():
-    """Would catch a figure left open in pyplot's list at every call, and a backend chosen on import."""
-    code = (
-        "import sys; from kvlearn import causal_mask, figures; figures.mask_map(causal_mask(3)).png();"
-        "print('matplotlib.pyplot' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_the_house_style_stays_in_the_house():
