@@ -22,7 +22,8 @@ HELP = """\
 The one door to the course. Needs Python 3.11, 3.12 or 3.13 and nothing else.
 
     python3 dev.py lab            prepare everything, then open the lessons in JupyterLab
-    python3 dev.py test [--fast]  prepare everything, then run every check (--fast: the inner loop)
+    python3 dev.py test           prepare everything, then run the checks (--fast: the inner loop;
+                                  --all: more seeds, mutants and assignments too)
     python3 dev.py build [NAMES]  make the notebooks again from course/ (--force, --check)
     python3 dev.py python ARGS    run the course's own Python: a script, -m module, -c "..."
     python3 dev.py bench [ARGS]   measure this machine: benchmarks/
@@ -292,8 +293,10 @@ def read_counts(path):
 
 def test(arguments):
     """Lint, then pytest over everything; the last line is the sum, and the exit code agrees with it."""
-    fast = "--fast" in arguments
-    arguments = [a for a in arguments if a != "--fast"]
+    fast, everything = "--fast" in arguments, "--all" in arguments
+    arguments = [a for a in arguments if a not in ("--fast", "--all")]
+    if fast and everything:
+        raise Stop("--fast and --all exclude each other: give one of them, or neither.")
     if not fast:
         fetch_model()
     passed = failed = skipped = 0
@@ -304,8 +307,11 @@ def test(arguments):
     with tempfile.TemporaryDirectory() as folder:
         junit = os.path.join(folder, "junit.xml")
         command = [PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--durations=10"]
+        command.append("--no-loadscope-reorder")  # in conftest.py's order: what takes longest comes first
         command += ["--junitxml", junit]
-        command += ["tests", "-m", "not slow"] if fast else ["tests", "notebooks", "solutions"]
+        command += ["tests"] if fast else ["tests", "notebooks", "solutions"]
+        if not everything:
+            command += ["-m", "not slow and not thorough" if fast else "not thorough"]
         code = subprocess.call(command + arguments, cwd=ROOT, env=environment())
         counts = read_counts(junit)
     if code and not counts[1]:  # pytest itself stopped

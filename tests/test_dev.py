@@ -348,16 +348,20 @@ def test_the_last_line_and_the_exit_code_agree(monkeypatch, capsys, codes, repor
     assert left == []
 
 
-def test_fast_leaves_out_the_notebooks_and_nothing_else_does(monkeypatch):
-    """Would catch a full run that skips what takes long."""
+def test_fast_leaves_out_the_notebooks_and_all_leaves_nothing_out(monkeypatch):
+    """Would catch a full run that skips what takes long, and `--all` that is handed on to pytest."""
     commands = []
     monkeypatch.setattr(dev.subprocess, "call", lambda command, **_: commands.append(command) or 0)
     monkeypatch.setitem(dev.test.__globals__, "fetch_model", lambda: True)
     dev.test(["--fast"])
     dev.test([])
-    fast, full = [command for command in commands if "pytest" in command]
-    assert "not slow" in fast and "notebooks" not in fast
-    assert "not slow" not in full and {"tests", "notebooks", "solutions"} <= set(full)
+    dev.test(["--all"])
+    fast, full, everything = [command for command in commands if "pytest" in command]
+    assert "not slow and not thorough" in fast and "notebooks" not in fast
+    assert "not thorough" in full and {"tests", "notebooks", "solutions"} <= set(full)
+    assert everything[-3:] == ["tests", "notebooks", "solutions"] and "-m" not in everything[3:]
+    with pytest.raises(dev.Stop, match="--fast and --all exclude each other"):
+        dev.test(["--fast", "--all"])
 
 
 def test_an_unknown_command_and_no_command(tmp_path):
