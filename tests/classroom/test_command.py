@@ -17,6 +17,15 @@ from kvlearn.classroom import command, course, settings
 pytestmark = pytest.mark.slow  # gradebooks: half a minute in all
 
 
+@pytest.fixture(autouse=True)
+def signals():
+    """`grade` is a whole process of its own, and never gives its handlers back: here they are."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="module")
 def gradebook(tmp_path_factory):
     """An empty gradebook: to make one takes seconds."""
@@ -152,15 +161,10 @@ def test_names_of_files_are_shown_on_one_line_and_obey_nobody(started):
 
 def test_a_run_under_nohup_is_not_broken_off_at_logout(started):
     """The end of a terminal ends the grading of five hundred, although it was started to go on."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        run("grade", "00")
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    run("grade", "00")
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
 
 
 def test_a_release_that_fails_leaves_the_exercises(started, monkeypatch):
