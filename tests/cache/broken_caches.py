@@ -150,7 +150,7 @@ class ViewsWhatIsNotContiguous(GrowingCache):
         return super()._append(layer, k.reshape(-1).view(k.shape), v.view(-1).view(v.shape))
 
 
-@broken("Two caches share nothing", "is 10, and 3 slots have been written")
+@broken("Two caches share nothing", "slots have been written. Only written slots are returned, each once.")
 class OnClassLevel(GrowingCache):
     """The lists belong to the class, so that a second cache finds the first one's tokens."""
 

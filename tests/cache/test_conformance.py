@@ -54,6 +54,8 @@ def rule_of(words):
 def complaint(make_cache, rules=RULES) -> str:
     with pytest.raises(CheckFailed) as error, pytest.MonkeyPatch.context() as patch:
         patch.setattr(conformance, "RULES", rules)
+        for name in {"_keys", "_values"} & vars(make_cache).keys():
+            patch.setattr(make_cache, name, [])  # what a bug on class level leaves is not for the next check
         check_cache(make_cache)
     assert not error.value.result.passed and error.value.result.message == str(error.value)
     return str(error.value)
