@@ -81,6 +81,7 @@ class ConfinedExecute(Execute):
     worker = Integer(0, help="Which worker this is; each has a user of its own.")
     scratch = Unicode(help="The folder for what is needed while it runs; the system's when left out.")
     startup_timeout = Integer(sandbox.STARTING, help="Seconds that a kernel may take to start.")
+    iopub_timeout = Integer(60, help="Seconds that the output of a cell which has ended may take to come.")
     seeds = List(help="Seeds of the checks beside the one that students see.")
     answers = Dict(help="By grade_id, what takes the place of an answer that is not right.")
     interrupt_on_timeout = Bool(False, help="Never: code can catch an interrupt, and go on.")
