@@ -74,5 +74,5 @@ def test_the_wheel_works_outside_the_clone(wheel, tmp_path):
     )
     assert done.returncode in (0, 1), done.stderr  # the doctor's own: 1 where this machine lacks something
     lines = done.stdout.splitlines()
-    assert Path(lines[0]) == site / "kvlearn" and lines[1] == "works", done.stderr
-    assert any("torch" in line for line in lines[2:]), done.stdout + done.stderr
+    assert Path(lines[0]) == site / "kvlearn" and "works" in lines, done.stderr
+    assert any("torch" in line for line in lines[lines.index("works") :]), done.stdout + done.stderr
