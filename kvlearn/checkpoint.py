@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from kvlearn.decoder import Decoder, DecoderConfig
 from kvlearn.families import SUPPORTED, ModelError, config_from_fields
+from kvlearn.inference import PreparedDecoder
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -115,10 +116,10 @@ class _NoInitialNumbers(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def empty_decoder(config: DecoderConfig, **functions: Callable) -> Decoder:
-    """A `Decoder` on the meta device: weights with shapes, without memory and numbers."""
+def empty_decoder(config: DecoderConfig, **functions: Callable) -> PreparedDecoder:
+    """A decoder on the meta device: weights with shapes, without memory and numbers."""
     with torch.device("meta"), _NoInitialNumbers():
-        return Decoder(config, **functions)
+        return PreparedDecoder(config, **functions)
 
 
 def assemble(
@@ -150,15 +151,15 @@ def assemble(
     if config.tie_embeddings and stored_head and not torch.equal(stored_head.read(), found[table].read()):
         raise ModelError(f"{source}: tie_word_embeddings is true, and {head} is not the embedding table.")
 
-    # Where neither changes, `to` copies nothing and the weights stay mapped from the file, privately:
-    # processes share them in memory, and writing to them does not reach the disk.
+    # Where neither changes, `to` copies nothing and the weights stay mapped from the file, privately: writing
+    # to them does not reach the disk. `prepare` then copies those that it joins.
     weights = {own_name(name): found[name].read().to(device=device, dtype=dtype) for name in wanted}
     if config.tie_embeddings:
         weights[head] = weights[own_name(table)]
     decoder.load_state_dict(weights, assign=True)
     if config.tie_embeddings:
         decoder.lm_head.weight = decoder.embed_tokens.weight  # one parameter again
-    return decoder.requires_grad_(False).eval()
+    return decoder.requires_grad_(False).eval().prepare()
 
 
 def hf_name(name: str) -> str:

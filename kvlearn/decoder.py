@@ -60,15 +60,19 @@ class SelfAttention(nn.Module):
         )
         q, k = self.q_norm(q), self.k_norm(k)
         q, k = rope(q, positions, self.rope_theta), rope(k, positions, self.rope_theta)
-        key_positions, windows = positions, [self.window]
+        key_positions, window = positions, self.window
         if cache is not None:
             k, v = cache.update(self.layer, k, v, positions)
             key_positions = cache.key_positions(self.layer)
-            windows.append(getattr(cache, "window", None))
-        window = min((w for w in windows if w is not None), default=None)  # the narrower of the two
+            window = narrower(window, getattr(cache, "window", None))
         mask = position_mask(positions, key_positions, window)
         out = attention(q, k, v, mask=mask)  # (B, Hq, L, D)
         return self.o_proj(rearrange(out, "b h l d -> b l (h d)"))
+
+
+def narrower(*windows: int | None) -> int | None:
+    """The smallest of the windows that there are; None where there is none."""
+    return min((window for window in windows if window is not None), default=None)
 
 
 class MLP(nn.Module):
@@ -157,7 +161,10 @@ class Decoder(nn.Module):
                 refuses. The cache is then as it was.
         """
         positions = self._check(tokens, cache, positions)
-        x = self.embed_tokens(tokens)  # (B, L, hidden_size)
+        return self.run(self.embed_tokens(tokens), positions, cache, last_only)
+
+    def run(self, x: Tensor, positions: Tensor, cache: KVCache | None, last_only: bool) -> Tensor:
+        """From embeddings (B, L, hidden_size) to logits: the layers in turn, the last norm, the head."""
         for layer in self.layers:
             x = layer(x, positions, cache, self.attention, self.rope)
         if last_only:

@@ -1,34 +1,125 @@
-"""A linear layer that reads its weights with all cores, also when there is only one token.
+"""Products with a weight matrix, as fast as this machine's memory allows.
 
-A decode step multiplies every weight matrix by one vector. Nothing is reused: each weight is read from memory
-for one multiplication, and the time is the time to read them. On a CPU torch gives such a product to a single
-core, which cannot draw all the bandwidth of the memory. The rows of the matrix are independent, so here each
-core is given its share of them.
+A decode step multiplies every weight matrix by one vector. Each weight is read from memory for a single
+multiplication, so the time of the step is the time to read the weights. How close a product comes to that
+depends on the processor, the dtype and the shape, and no one way of computing it wins everywhere:
 
-`python3 dev.py bench` measures what a decode step takes beside what the memory allows.
+    whole        one call of the matrix library, which may leave all but one core idle
+    by_outputs   each core computes its share of the outputs: rows of W
+    by_inputs    each core multiplies its share of the inputs, and the partial results are added: columns of W
+    widened      16-bit weights as float32, for processors that cannot multiply 16-bit numbers
+
+Each is called with the matrix and returns a function of x. `fastest` times them, once for each shape, when a
+model is loaded (`kvlearn.inference`). `python3 dev.py bench` shows what a decode step takes beside what the
+memory allows.
+
+Shapes: W (out_features, in_features), x (..., in_features) -> x W^T (..., out_features).
 """
 
 import math
+import time
+from collections.abc import Callable, Hashable
+from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-FEW_TOKENS = 8  # with more, the matrix library shares the work out itself
+Product = Callable[[Tensor], Tensor]
+Way = Callable[[Tensor], Product]
+
+FEW_TOKENS = 8  # with more, the time is no longer that of reading the weights
 
 
 class Linear(nn.Linear):
-    """x W^T, and a bias where asked for: (..., in_features) -> (..., out_features), as `torch.nn.Linear`."""
+    """`torch.nn.Linear` without a bias, unless asked for: (..., in_features) -> (..., out_features)."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False):
         super().__init__(in_features, out_features, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.shape[:-1].numel()
-        shares = math.gcd(torch.get_num_threads(), self.out_features)
-        if x.device.type != "cpu" or tokens > FEW_TOKENS or shares == 1:
-            return super().forward(x)
-        weight = self.weight.unflatten(0, (shares, -1))  # (shares, out_features / shares, in_features)
-        everyone = x.reshape(1, tokens, -1).expand(shares, -1, -1)
-        out = torch.bmm(everyone, weight.mT)  # (shares, tokens, out_features / shares)
-        out = out.transpose(0, 1).reshape(*x.shape[:-1], self.out_features)
-        return out if self.bias is None else out + self.bias
+
+# Ways to multiply ------------------------------------------------------------------------------------
+
+
+def whole(weight: Tensor) -> Product:
+    return lambda x: F.linear(x, weight)
+
+
+def by_outputs(weight: Tensor) -> Product:
+    shares = math.gcd(torch.get_num_threads(), len(weight))
+    parts = weight.unflatten(0, (shares, -1)).mT  # (shares, in, out / shares)
+
+    def multiply(x: Tensor) -> Tensor:
+        everyone = x.reshape(1, -1, x.shape[-1]).expand(shares, -1, -1)  # (shares, tokens, in)
+        out = torch.bmm(everyone, parts)  # (shares, tokens, out / shares)
+        return out.transpose(0, 1).reshape(*x.shape[:-1], -1)
+
+    return multiply
+
+
+def by_inputs(weight: Tensor) -> Product:
+    shares = math.gcd(torch.get_num_threads(), weight.shape[1])
+    parts = weight.T.unflatten(0, (shares, -1))  # (shares, in / shares, out)
+
+    def multiply(x: Tensor) -> Tensor:
+        own = x.reshape(-1, shares, x.shape[-1] // shares).transpose(0, 1)  # (shares, tokens, in / shares)
+        return torch.bmm(own, parts).sum(dim=0).reshape(*x.shape[:-1], -1)
+
+    return multiply
+
+
+def widened(weight: Tensor) -> Product:
+    return lambda x: F.linear(x.float(), weight.float()).to(x.dtype)
+
+
+# Which one -------------------------------------------------------------------------------------------
+
+LARGE_BYTES = 1_000_000  # smaller matrices stay in the processor's cache, where any way will do
+HUGE_BYTES = 20_000_000
+BEYOND_CACHE_BYTES = 64_000_000  # read in turn, so many bytes come from memory, as a model's layers do
+ROUNDS = 4
+
+
+def by_length(few: Product, many: Product) -> Product:
+    """`few` for up to FEW_TOKENS tokens, `many` for more."""
+    return lambda x: few(x) if x.numel() <= FEW_TOKENS * x.shape[-1] else many(x)
+
+
+@lru_cache
+def fastest(rows: int, columns: int, dtype: torch.dtype, threads: int) -> tuple[Way, bool]:
+    """How to multiply a few tokens by a (rows, columns) matrix on this processor, by a short measurement.
+
+    Returns:
+        The way, and whether to store the matrix column by column.
+    """
+    if rows * columns * dtype.itemsize < LARGE_BYTES:
+        return whole, False
+    rows = min(rows, HUGE_BYTES // (columns * dtype.itemsize))  # a part of a huge matrix shows the same
+    size = rows * columns * dtype.itemsize
+    by_row = list(torch.ones(1 + BEYOND_CACHE_BYTES // size, rows, columns, dtype=dtype, device="cpu"))
+    by_column = [matrix.T.contiguous().T for matrix in by_row]
+    candidates = {(way, False): [way(matrix) for matrix in by_row] for way in (whole, by_outputs)}
+    candidates |= {(way, True): [way(matrix) for matrix in by_column] for way in (whole, by_inputs)}
+    return least_time(candidates, torch.ones(1, columns, dtype=dtype, device="cpu"))
+
+
+@lru_cache
+def fastest_for_many(dtype: torch.dtype, threads: int) -> Way:
+    """How to multiply many tokens by matrices of this dtype; any shape will do to find out."""
+    if dtype.itemsize >= 4:
+        return whole
+    matrix = torch.ones(512, 512, dtype=dtype, device="cpu")
+    return least_time({way: [way(matrix)] for way in (whole, widened)}, matrix[:64])
+
+
+def least_time(candidates: dict[Hashable, list[Product]], x: Tensor) -> Hashable:
+    """The key whose products of x take the least time, measured in turns; the hopeless drop out early."""
+    best = dict.fromkeys(candidates, math.inf)
+    for _ in range(ROUNDS):
+        limit = 2 * min(best.values())
+        for key in [key for key, seconds in best.items() if seconds <= limit]:
+            start = time.perf_counter()
+            for product in candidates[key]:
+                product(x)
+            best[key] = min(best[key], time.perf_counter() - start)
+    return min(best, key=best.get)

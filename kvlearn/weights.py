@@ -63,7 +63,8 @@ def load(
         device: of the weights; the CPU when left out, whatever torch's default device is.
 
     Returns:
-        The decoder, its weights frozen (`requires_grad` is False), and the tokenizer. The tokenizer is None
+        The decoder, its weights frozen (`requires_grad` is False) and laid out for speed
+        (`kvlearn.inference`), and the tokenizer. The tokenizer is None
         for "recall", whose ids are no text; and, with a warning, where a folder has no tokenizer.json or a
         GGUF one of a kind that is not built here.
 
@@ -155,4 +156,4 @@ def _tiny(dtype: torch.dtype, device: torch.device, **functions: Callable) -> De
     weights["lm_head.weight"] = weights["embed_tokens.weight"]
     decoder.load_state_dict(weights, assign=True)
     decoder.lm_head.weight = decoder.embed_tokens.weight
-    return decoder.requires_grad_(False).eval()
+    return decoder.requires_grad_(False).eval().prepare()

@@ -1,0 +1,201 @@
+"""A decoder prepared for inference: the same numbers, from fewer and larger operations.
+
+`kvlearn.load` returns one. It computes what `Decoder` spells out, with these shortcuts:
+
+- q, k and v come from one product, and so do gate and up: their weights lie in memory as one matrix.
+- Each product is computed in the way that is fastest for its shape on this machine (`kvlearn.linear`).
+- What all the layers of a step share is computed once: the angles of RoPE, and which keys are visible.
+- Where attention is the library's own, `fused_attention` computes it without ever holding the scores.
+
+The parameters keep their names, shapes and values, and your own attention, RoPE or cache serves as it does in a
+plain `Decoder`. When a module has been exchanged, hooked or given other weights, the shortcuts are not taken:
+the step then runs as a plain `Decoder` does.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kvlearn import linear
+from kvlearn.attention import attention as library_attention
+from kvlearn.attention import position_mask
+from kvlearn.decoder import Block, Decoder, RMSNorm, narrower
+from kvlearn.fused_attention import Block as QueryBlock
+from kvlearn.fused_attention import blocks_of, causal_attention, fused_attention
+from kvlearn.linear import Linear, Product
+from kvlearn.rope import apply_rope, rotary_angles
+
+
+KEPT_MASK = 4_000_000  # query-key pairs; larger masks are made again for each layer, a block at a time
+
+
+class PreparedDecoder(Decoder):
+    """A `Decoder` that takes shortcuts once `prepare` has been called."""
+
+    _prepared = None
+
+    def prepare(self) -> "PreparedDecoder":
+        """Lay the weights out for inference. They must be frozen; returns the decoder itself."""
+        layers = [PreparedLayer(block) for block in self.layers]
+        head = joined(self.lm_head)
+        many = linear.fastest_for_many(self.dtype, torch.get_num_threads())
+        self._widens = self.device.type == "cpu" and many is linear.widened
+        if self.config.tie_embeddings:
+            self.embed_tokens.weight = self.lm_head.weight
+        self._prepared = layers, head, [(module, _tensors(module)) for module in self.modules()]
+        return self
+
+    def __getstate__(self):
+        return super().__getstate__() | {"_prepared": None}  # a copy has weights of its own
+
+    def is_prepared(self) -> bool:
+        """Whether the model is still as it was prepared: the same modules and weights, and no hooks."""
+        if self._prepared is None:
+            return False
+        modules = self._prepared[2]
+        return all(
+            not (module._forward_hooks or module._forward_pre_hooks) and _tensors(module) == tensors
+            for module, tensors in modules
+        )
+
+    def run(self, x: Tensor, positions: Tensor, cache, last_only: bool) -> Tensor:
+        if not self.is_prepared():
+            return super().run(x, positions, cache, last_only)
+        layers, head, _ = self._prepared
+        step, dtype = Step(self, positions, cache), x.dtype
+        if positions.numel() > linear.FEW_TOKENS and self._widens:
+            x = x.float()  # the products are computed in float32 anyway: no need to round between them
+        for index, layer in enumerate(layers):
+            x = x + layer.attention(normed(x, layer.attention_norm), step, index)
+            x = x + layer.mlp(normed(x, layer.mlp_norm))
+        if last_only:
+            x = x[:, -1:]
+        return head(normed(x.to(dtype), self.norm))
+
+
+class PreparedLayer:
+    """The weights of one `Block`, joined, and what it computes."""
+
+    def __init__(self, block: Block):
+        part, mlp = block.self_attn, block.mlp
+        self.attention_norm, self.mlp_norm = block.input_layernorm, block.post_attention_layernorm
+        self.q_norm, self.k_norm = part.q_norm, part.k_norm
+        self.head_dim, self.window = part.head_dim, part.window
+        self.heads = [
+            layer.out_features // part.head_dim for layer in (part.q_proj, part.k_proj, part.v_proj)
+        ]
+        self.qkv, self.out = joined(part.q_proj, part.k_proj, part.v_proj), joined(part.o_proj)
+        self.gate_up, self.down = joined(mlp.gate_proj, mlp.up_proj), joined(mlp.down_proj)
+
+    def attention(self, x: Tensor, step: "Step", index: int) -> Tensor:
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, Hq + 2 Hkv, L, D)
+        q, k, v = heads.split(self.heads, dim=1)
+        if isinstance(self.q_norm, RMSNorm):
+            q, k = normed(q, self.q_norm), normed(k, self.k_norm)
+        q, k, v = step.rotate(q.to(step.dtype)), step.rotate(k.to(step.dtype)), v.to(step.dtype)
+        out = step.attend(q, k, v, self.window, index)  # (B, Hq, L, D)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate).mul_(up))
+
+
+class Step:
+    """One pass of the decoder: what its layers share."""
+
+    def __init__(self, decoder: Decoder, positions: Tensor, cache):
+        self.config, self.dtype, self.positions, self.cache = decoder.config, decoder.dtype, positions, cache
+        self.own_attention, self.own_rope = decoder.attention, decoder.rope
+        if decoder.attention is library_attention:
+            self.own_attention = None
+        if getattr(decoder.rope, "func", decoder.rope) is apply_rope:
+            config = decoder.config
+            angles = rotary_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
+            cos, sin = (
+                table[:, None].to(self.dtype) for table in (angles.cos(), angles.sin())
+            )  # (B, 1, L, D/2)
+            self.own_rope, self.cos = None, torch.cat((cos, cos), dim=-1)
+            self.sin = torch.cat((-sin, sin), dim=-1)
+        self._kept, self._whole_text = (None, None), None
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """`apply_rope` with the step's angles: the halves change places by a roll."""
+        if self.own_rope is not None:
+            return self.own_rope(x, self.positions, self.config.rope_theta)
+        return (x * self.cos).addcmul_(x.roll(x.shape[-1] // 2, dims=-1), self.sin)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, window: int | None, layer: int) -> Tensor:
+        key_positions = self.positions
+        if self.cache is not None:
+            k, v = self.cache.update(layer, k, v, self.positions)
+            key_positions = self.cache.key_positions(layer)
+            window = narrower(window, getattr(self.cache, "window", None))
+        if self.own_attention is not None:
+            return self.own_attention(q, k, v, mask=position_mask(self.positions, key_positions, window))
+        if window is None and self.is_whole_text(key_positions):
+            return causal_attention(q, k, v)
+        return fused_attention(q, k, v, self.blocks(key_positions, window, q.shape[1] // k.shape[1], q.dtype))
+
+    def is_whole_text(self, key_positions: Tensor) -> bool:
+        """Whether queries and keys are the same tokens, from position 0 on and without padding."""
+        if key_positions.shape != self.positions.shape:
+            return False
+        if self._whole_text is None:
+            plain = torch.arange(self.positions.shape[1], device=self.positions.device)
+            self._whole_text = bool((self.positions == plain).all())
+        return self._whole_text and torch.equal(key_positions, self.positions)
+
+    def blocks(
+        self, key_positions: Tensor, window: int | None, group_size: int, dtype
+    ) -> Iterable[QueryBlock]:
+        """`blocks_of` the step, kept for the next layer as long as the masks are small."""
+        args = self.positions, key_positions, window, group_size, dtype
+        if self.positions.numel() * key_positions.shape[1] > KEPT_MASK:
+            return blocks_of(*args)
+        kept_for, blocks = self._kept
+        # Layers that hold the same slots share one tensor of positions.
+        if kept_for is None or kept_for[0] is not key_positions or kept_for[1:] != (window, group_size):
+            self._kept = (key_positions, window, group_size), list(blocks_of(*args))
+        return self._kept[1]
+
+
+def normed(x: Tensor, norm: RMSNorm) -> Tensor:
+    """RMSNorm in few operations: x / sqrt(mean(x^2) + eps) * weight, computed in float32 or better."""
+    wide = x if x.dtype.itemsize >= 4 else x.float()
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)  # sqrt(sum(x^2))
+    scale = (length * length / x.shape[-1] + norm.eps).rsqrt_()
+    return (wide * scale).to(x.dtype).mul_(norm.weight)
+
+
+def joined(*layers: Linear) -> Product:
+    """One product for layers that read the same input. Their weights become views of one matrix."""
+    weights = [layer.weight.detach() for layer in layers]
+    rows, columns, first = sum(map(len, weights)), weights[0].shape[1], weights[0]
+    few, many, columns_first = linear.whole, linear.whole, False
+    if first.device.type == "cpu":
+        few, columns_first = linear.fastest(rows, columns, first.dtype, torch.get_num_threads())
+        many = linear.fastest_for_many(first.dtype, torch.get_num_threads())
+    if columns_first:
+        matrix = torch.cat([weight.T for weight in weights], dim=1).T
+    else:
+        matrix = torch.cat(weights) if len(weights) > 1 else first
+    for layer, weight in zip(layers, matrix.split([len(weight) for weight in weights]), strict=True):
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+    product = linear.by_length(few(matrix), many(matrix))
+    if layers[0].bias is None:
+        return product
+    bias = torch.cat([layer.bias.detach() for layer in layers])
+    for layer, part in zip(layers, bias.split([len(weight) for weight in weights]), strict=True):
+        layer.bias = nn.Parameter(part, requires_grad=False)
+    return lambda x: product(x) + bias
+
+
+def _tensors(module: nn.Module) -> list:
+    """What a module's numbers are now: its submodules, and where its parameters lie."""
+    parameters = [
+        (p.data_ptr(), p.dtype, p.requires_grad) for p in module._parameters.values() if p is not None
+    ]
+    return [*map(id, module._modules.values()), *parameters]
