@@ -71,5 +71,5 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Queries and keys of the same tokens, each query seeing its own key and those before it: no mask at all."""
+    """Attention of a whole text to itself: query i sees the keys 0 to i, and no mask is ever made."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])

@@ -7,9 +7,9 @@
 - What all the layers of a step share is computed once: the angles of RoPE, and which keys are visible.
 - Where attention is the library's own, `fused_attention` computes it without ever holding the scores.
 
-The parameters keep their names, shapes and values, and your own attention, RoPE or cache serves as it does in a
-plain `Decoder`. When a module has been exchanged, hooked or given other weights, the shortcuts are not taken:
-the step then runs as a plain `Decoder` does.
+The parameters keep their names, shapes and values, and your own attention, RoPE or cache works as it does
+in a plain `Decoder`. If a module was replaced, hooked or given new weights after loading, the step runs
+exactly as a plain `Decoder` does.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,6 @@ from kvlearn.fused_attention import Block as QueryBlock
 from kvlearn.fused_attention import blocks_of, causal_attention, fused_attention
 from kvlearn.linear import Linear, Product
 from kvlearn.rope import apply_rope, rotary_angles
-
 
 KEPT_MASK = 4_000_000  # query-key pairs; larger masks are made again for each layer, a block at a time
 
@@ -54,10 +53,10 @@ class PreparedDecoder(Decoder):
         """Whether the model is still as it was prepared: the same modules and weights, and no hooks."""
         if self._prepared is None:
             return False
-        modules = self._prepared[2]
         return all(
-            not (module._forward_hooks or module._forward_pre_hooks) and _tensors(module) == tensors
-            for module, tensors in modules
+            _tensors(module) == tensors
+            and (module is self or not (module._forward_hooks or module._forward_pre_hooks))
+            for module, tensors in self._prepared[2]
         )
 
     def run(self, x: Tensor, positions: Tensor, cache, last_only: bool) -> Tensor:

@@ -1,12 +1,13 @@
-"""The linear layer that shares its rows out among the cores, against a float64 loop and torch's own."""
+"""The ways to multiply by a weight matrix, against a float64 loop; and how one of them is chosen."""
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvlearn.linear import FEW_TOKENS, Linear
+from kvlearn import linear
+from kvlearn.linear import FEW_TOKENS, by_inputs, by_length, by_outputs, fastest, least_time, whole, widened
 
-IN = 7
+IN = 6
+WAYS = [whole, by_outputs, by_inputs, widened]
 
 
 @pytest.fixture(params=[1, 2, 3, 4])
@@ -17,9 +18,10 @@ def threads(request):
     torch.set_num_threads(before)
 
 
-def layer(out_features, dtype=torch.float64):
-    torch.manual_seed(0)
-    return Linear(IN, out_features).to(dtype)
+def matrix(out_features, by_column, dtype=torch.float64):
+    weight = torch.randn(out_features, IN, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weight = weight.to(dtype)
+    return weight.T.contiguous().T if by_column else weight
 
 
 def by_hand(x, weight):
@@ -31,70 +33,97 @@ def by_hand(x, weight):
     return torch.tensor(rows, dtype=torch.float64).reshape(*x.shape[:-1], len(weight))
 
 
-@pytest.mark.parametrize("out_features", [12, 6, 5, 1])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 5), (2, 4), (3, 3), (2, 5, 3), ()])
-def test_is_x_times_the_transposed_weight(threads, shape, out_features):
-    """Shares put back in the wrong order: tokens and shares change places as soon as there are two of each.
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_is_x_times_the_transposed_weight(threads, way, by_column):
+    """Catches shares put back in the wrong order: tokens and shares trade places once there are two of each.
 
-    Sizes that the cores do not divide would lose rows, or raise."""
-    linear = layer(out_features)
-    x = torch.randn(*shape, IN, dtype=torch.float64)
-    out = linear(x)
-    assert out.shape == (*shape, out_features)
-    torch.testing.assert_close(out, by_hand(x, linear.weight), atol=1e-12, rtol=0)
-
-
-def test_a_bias_is_added_once(threads):
-    """Qwen2's biases, lost in the shares or added by each of them."""
-    torch.manual_seed(0)
-    linear = Linear(IN, 12, bias=True).double()
-    x = torch.randn(2, 1, IN, dtype=torch.float64)
-    torch.testing.assert_close(linear(x), by_hand(x, linear.weight) + linear.bias, atol=1e-12, rtol=0)
+    Sizes that the cores do not divide would lose rows or columns, or raise."""
+    tolerance = 1e-5 if way is widened else 1e-12  # it computes in float32
+    for out_features in (12, 5, 1):
+        weight = matrix(out_features, by_column)
+        for shape in [(1, 1), (3, 1), (1, 5), (2, 4), (2, 5, 3), ()]:
+            x = torch.randn(*shape, IN, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+            out = way(weight)(x)
+            assert out.shape == (*shape, out_features)
+            torch.testing.assert_close(out, by_hand(x, weight), atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_is_torchs_linear_in_low_precision(threads, dtype):
-    """A share computed in another dtype than the layer's."""
-    linear = layer(12, dtype)
-    x = torch.randn(2, 3, IN, dtype=dtype)
-    torch.testing.assert_close(linear(x), torch.nn.functional.linear(x, linear.weight))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_keeps_the_dtype(way, dtype):
+    """Catches a share, or a widened product, that comes back in another dtype than x."""
+    x = torch.randn(2, 3, IN, generator=torch.Generator().manual_seed(1)).to(dtype)
+    weight = matrix(12, False, dtype)
+    out = way(weight)(x)
+    assert out.dtype == dtype
+    exact = by_hand(x, weight)
+    torch.testing.assert_close(
+        out.double(), exact, atol=4 * torch.finfo(dtype).eps * exact.abs().max(), rtol=0
+    )
 
 
-def test_gradients_are_torchs(threads):
-    """A detached share: fine-tuning would leave its rows as they were."""
-    linear = layer(12)
-    x = torch.randn(1, 2, IN, dtype=torch.float64, requires_grad=True)
-    (linear(x) ** 2).sum().backward()
-    ours = (x.grad.clone(), linear.weight.grad.clone())
-    x.grad = linear.weight.grad = None
-    (torch.nn.functional.linear(x, linear.weight) ** 2).sum().backward()
-    torch.testing.assert_close(ours, (x.grad, linear.weight.grad))
+def test_no_way_copies_the_weights():
+    """Catches a copy made for the product: it would read all weights twice, or keep them twice."""
+    for by_column, way in ((False, by_outputs), (True, by_inputs)):
+        weight = matrix(12, by_column, torch.float32)
+        product = way(weight)
+        weight.fill_(2.0)
+        assert product(torch.ones(1, IN)).tolist() == [[2.0 * IN] * 12]
 
 
-class Products(TorchDispatchMode):
-    """The products that were done: how many matrices in one call, and where they lie."""
-
-    def __init__(self):
-        super().__init__()
-        self.shares, self.weights = [], []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.bmm.default:
-            self.shares.append(args[1].shape[0])
-            self.weights.append(args[1].data_ptr())
-        return func(*args, **(kwargs or {}))
+@pytest.mark.parametrize("tokens, name", [(1, "few"), (FEW_TOKENS, "few"), (FEW_TOKENS + 1, "many")])
+def test_few_tokens_and_many_have_their_own_way(tokens, name):
+    """Catches a prompt multiplied token by token's way, or the length taken from the wrong axis."""
+    product = by_length(lambda x: "few", lambda x: "many")
+    assert product(torch.ones(1, tokens, IN)) == product(torch.ones(tokens, 1, IN)) == name
 
 
-@pytest.mark.parametrize("tokens, shared", [(1, True), (FEW_TOKENS, True), (FEW_TOKENS + 1, False)])
-def test_few_tokens_are_shared_out_and_many_are_not(tokens, shared):
-    """One token on one core: right, and half as fast. A copy of the weights: it would read them twice."""
-    linear = layer(6)
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
+def test_the_least_time_wins(monkeypatch):
+    """Catches the slowest taken for the fastest, and one slow turn that decides."""
+    now, turns = [0.0], {"steady": 0, "unlucky": 0, "hopeless": 0}
+    monkeypatch.setattr(linear.time, "perf_counter", lambda: now[0])
+    costs = {"steady": [5] * 9, "unlucky": [9, 3, 9, 9], "hopeless": [90] * 9}
+
+    def product(name):
+        def run(x):
+            now[0] += costs[name][turns[name]]
+            turns[name] += 1
+
+        return [run]
+
+    assert least_time({name: product(name) for name in turns}, torch.ones(1)) == "unlucky"
+    assert turns["hopeless"] == 1 and turns["unlucky"] == turns["steady"] == linear.ROUNDS
+
+
+def test_a_large_matrix_is_timed_once_and_a_small_one_never(monkeypatch):
+    """Catches a measurement for every layer of a model, and one whose matrices fit the processor's cache."""
+    fastest.cache_clear()
+    timed = []
+
+    def record(candidates, x):
+        timed.append({key: products for key, products in candidates.items()})
+        return by_inputs, True
+
+    monkeypatch.setattr(linear, "least_time", record)
+    monkeypatch.setattr(linear, "BEYOND_CACHE_BYTES", 4_000_000)
     try:
-        with torch.no_grad(), Products() as seen:
-            linear(torch.randn(1, tokens, IN, dtype=torch.float64))
+        assert fastest(30, 20, torch.float32, 2) == (whole, False) and not timed
+        assert [fastest(700, 500, torch.float32, 2) for _ in range(3)] == [(by_inputs, True)] * 3
     finally:
-        torch.set_num_threads(before)
-    assert seen.shares == ([2] if shared else [])  # gcd(4 cores, 6 rows)
-    assert set(seen.weights) <= {linear.weight.data_ptr()}
+        fastest.cache_clear()
+    (candidates,) = timed
+    assert set(candidates) == {(whole, False), (by_outputs, False), (whole, True), (by_inputs, True)}
+    assert {len(products) for products in candidates.values()} == {1 + 4_000_000 // (700 * 500 * 4)}
+
+
+def test_bfloat16_is_widened_only_where_that_is_faster(monkeypatch):
+    """Catches float32 rounded for nothing, and a choice that does not look at the measurement."""
+    for way in (whole, widened):
+        linear.fastest_for_many.cache_clear()
+        monkeypatch.setattr(linear, "least_time", lambda candidates, x, way=way: way)
+        try:
+            assert linear.fastest_for_many(torch.bfloat16, 1) is way
+            assert linear.fastest_for_many(torch.float32, 1) is whole
+        finally:
+            linear.fastest_for_many.cache_clear()
