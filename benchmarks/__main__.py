@@ -2,7 +2,8 @@
 
     python3 dev.py bench [decode] [memory] [kinds] [peers]
 
-Each JSON says which machine, versions and threads it was taken with. Run it on an otherwise idle machine:
+Each record says which processor, versions and threads it was taken with, and each processor has a record of
+its own (`benchmarks.records`). Run it on an otherwise idle machine:
 the runs are interleaved, so that a disturbance hits all of them alike, but a busy machine has no bandwidth
 left to be measured against. Without names: all but peers, which needs packages of its own. (What a quantised
 cache recalls takes up to an hour and is a command of its own, benchmarks/recall.py.)
@@ -13,8 +14,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from benchmarks import decode, kinds, memory, page, peers
-from benchmarks.recall_summary import as_json
+from benchmarks import decode, kinds, memory, page, peers, records
 from kvlearn.measure import machine
 
 HERE = Path(__file__).parent
@@ -29,8 +29,11 @@ def main():
         benchmark = BENCHMARKS[name]
         figures = {"date": date.today().isoformat(), "machine": machine(), **benchmark.measure()}
         figures = json.loads(json.dumps(figures))  # as a reader of the file has them
-        (HERE / f"{name}.json").write_text(as_json(figures))
+        path = HERE / f"{name}.json"
         print(f"\n{benchmark.table(figures)}\n")
+        if hasattr(benchmark, "seconds"):
+            print(records.compared(records.read(path), figures, benchmark.seconds) + "\n")
+        records.keep(path, figures)
         page.write()
 
 

@@ -1,20 +1,19 @@
-"""Seconds a token while decoding: naive, two caches, and transformers, against what memory allows.
+"""Decoding and prefilling the real model beside transformers, and against what memory allows.
 
-The real model in float32, batch 1, all in one process with the same threads. A run continues a prompt of
-`context` tokens greedily; a step is the time from one new token to the next, and a run's figure is the
-median of its steps. The runs take turns, and the median of the turns counts.
+SmolLM2-135M in float32 and bfloat16, batch 1, with one thread and with all, in one process. The runs take
+turns and the median of the turns counts.
 
-A decode step must read all the weights and the whole cache once, so it cannot take less time than these bytes
-over the bandwidth with which this machine reads memory. The table gives bound / measured.
+Decoding: the median time from one new token to the next, after a prompt of `context` tokens. A step must read
+all the weights and the whole cache once, so it cannot take less time than these bytes over the bandwidth with
+which this machine reads memory; the table gives bound / measured. Prefilling: from the call to the logits of
+the last token, in one piece or in chunks.
 """
 
-import copy
 import inspect
 import time
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaForCausalLM
-from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 import kvlearn
@@ -22,130 +21,178 @@ from kvlearn import measure as m
 from kvlearn.weights import fetch
 
 CONTEXTS = (128, 512, 2048)
+PREFILLS = ((512, 512), (2048, 2048), (2048, 512))  # tokens, tokens a chunk
+DTYPES = (torch.float32, torch.bfloat16)
 NEW_TOKENS = 16  # of a run
 ROUNDS = 3
+ENOUGH_SECONDS = 20  # rounds of longer runs are not repeated
 # The argument was renamed in transformers 5.24.
 CACHE = "cache" if "cache" in inspect.signature(LlamaForCausalLM.forward).parameters else "past_key_values"
 TEXT = "The cat sat on the mat and looked at the rain. Then the dog came in, wet, and shook itself. "
 
 
+@torch.inference_mode()
 def measure() -> dict:
-    """The figures of all contexts."""
+    """The figures of all settings."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    folder = fetch("smollm2-135m")
-    model, tokenizer = kvlearn.load(folder)
-    peer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    text = tokenizer.encode(TEXT)
-    contexts = {}
-    bandwidth = [m.read_bandwidth()]
-    for context in CONTEXTS:
-        prompt = (text * (context // len(text) + 1))[:context]
-        contexts[context] = _one_context(model, peer, prompt)
-        bandwidth.append(m.read_bandwidth())
-    best = max(bandwidth)
-    for context, figures in contexts.items():
-        figures["bytes_read"] = m.decode_bytes(model, context + NEW_TOKENS // 2)
-        figures["bound_seconds"] = figures["bytes_read"] / best
-    return {"read_bandwidth_bytes_per_second": best, "rounds": ROUNDS, "contexts": contexts}
+    folder, cores = fetch("smollm2-135m"), torch.get_num_threads()
+    settings = []
+    for threads in sorted({1, cores}, reverse=True):
+        torch.set_num_threads(threads)
+        bandwidth = m.read_bandwidth()
+        for dtype in DTYPES:
+            model, tokenizer = kvlearn.load(folder, dtype=dtype)
+            peer = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+            text = tokenizer.encode(TEXT)
+            prompt = (text * (max(CONTEXTS) // len(text) + 1))[: max(CONTEXTS)]
+            naive = threads == cores and dtype == torch.float32
+            settings.append({
+                "threads": threads,
+                "dtype": str(dtype).removeprefix("torch."),
+                "read_bandwidth_bytes_per_second": bandwidth,
+                "decode": {n: decode(model, peer, prompt[:n], bandwidth, naive) for n in CONTEXTS},
+                "prefill": [prefill(model, peer, prompt[:length], chunk) for length, chunk in PREFILLS],
+            })  # fmt: skip
+    torch.set_num_threads(cores)
+    return {"rounds": ROUNDS, "settings": settings}
 
 
-def _one_context(model, peer, prompt) -> dict:
-    length, config = len(prompt) + NEW_TOKENS, model.config
-    growing, preallocated = kvlearn.GrowingCache(config), kvlearn.StaticCache(config, 1, length)
-    steps = {name: [] for name in ("naive", "growing", "preallocated", "transformers")}
+def decode(model, peer, prompt: list[int], bandwidth: float, naive: bool) -> dict:
+    """Seconds a token after the prompt. Each new token is the likeliest; both models must choose the same."""
+    place = {"dtype": model.dtype}
+    caches = {
+        "growing": kvlearn.GrowingCache(model.config, **place),
+        "preallocated": kvlearn.StaticCache(model.config, 1, len(prompt) + NEW_TOKENS, **place),
+    }
+    filled = DynamicCache(config=peer.config)
+    start = torch.tensor([prompt[:-1]])
+    for cache in caches.values():
+        model(start, cache, last_only=True)
+    peer(start, logits_to_keep=1, **{CACHE: filled})
     texts = {}
-    prefilled = _prefilled(peer, prompt)
 
-    def ours(name, new_tokens, cache):
-        ticks = [time.perf_counter()]
-        made = kvlearn.generate(
-            model, prompt, new_tokens, cache=cache, on_token=lambda *_: ticks.append(time.perf_counter())
-        )
-        texts[name] = made.tokens[0]
-        if cache is not None:
-            cache.truncate(len(prompt))  # the next turn starts where this one did
-        return ticks
+    def ours(name):
+        cache = caches[name]
+        seconds, texts[name] = steps(lambda token: model(token, cache, last_only=True), prompt[-1])
+        cache.truncate(len(prompt) - 1)
+        return seconds
 
     def theirs():
-        ticks = Ticks()
-        out = peer.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=NEW_TOKENS,
-            min_new_tokens=NEW_TOKENS,
-            do_sample=False,
-            streamer=ticks,
-            **{CACHE: copy.deepcopy(prefilled)},
+        seconds, texts["transformers"] = steps(
+            lambda token: peer(token, logits_to_keep=1, **{CACHE: filled}).logits, prompt[-1]
         )
-        texts["transformers"] = out[0, len(prompt) :].tolist()
-        return ticks.times
+        filled.crop(-NEW_TOKENS)
+        return seconds
 
-    runs = {
-        # Without a cache the first new token costs what every other does: a whole pass.
-        "naive": lambda: ours("naive", 1, None),
-        "growing": lambda: ours("growing", NEW_TOKENS, growing)[1:],
-        "preallocated": lambda: ours("preallocated", NEW_TOKENS, preallocated)[1:],
-        "transformers": theirs,
-    }
-    for turn in range(ROUNDS + 1):
-        for name, run in runs.items():
-            ticks = run()
-            if turn:  # the first turn warms up, and prefills
-                between = [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
-                steps[name].append(m.median(between))
+    runs = {name: lambda name=name: ours(name) for name in caches} | {"transformers": theirs}
+    if naive:  # each new token costs a whole pass
+        whole = torch.tensor([prompt])
+        runs = {"naive": lambda: timed(lambda: model(whole, last_only=True))} | runs
+    rounds = in_turns(runs)
+    bytes_read = m.decode_bytes(model, len(prompt) + NEW_TOKENS // 2)
     return {
-        "seconds_per_token": {name: m.median(times) for name, times in steps.items()},
-        "rounds": steps,
-        "naive_starts_alike": texts["growing"][:1] == texts["naive"],
-        "same_tokens_as_transformers": texts["growing"] == texts["preallocated"] == texts["transformers"],
+        "seconds_per_token": {name: m.median(seconds) for name, seconds in rounds.items()},
+        "each_round": rounds,
+        "same_tokens": texts["growing"] == texts["preallocated"] == texts["transformers"],
+        "bytes_read": bytes_read,
+        "bound_seconds": bytes_read / bandwidth,
     }
 
 
-def _prefilled(peer, prompt) -> DynamicCache:
-    """transformers' cache after all of the prompt but its last token."""
-    cache = DynamicCache(config=peer.config)
-    with torch.no_grad():
-        peer(torch.tensor([prompt[:-1]]), logits_to_keep=1, **{CACHE: cache})
-    return cache
+def steps(model, token: int) -> tuple[float, list[int]]:
+    """Median seconds of the steps of one run, and its tokens."""
+    seconds, tokens = [], [token]
+    for _ in range(NEW_TOKENS):
+        start = time.perf_counter()
+        tokens.append(int(model(torch.tensor([tokens[-1:]])).argmax()))
+        seconds.append(time.perf_counter() - start)
+    return m.median(seconds), tokens
 
 
-class Ticks(BaseStreamer):
-    """Notes when each new token comes out of transformers' generate."""
+def prefill(model, peer, prompt: list[int], chunk: int) -> dict:
+    """Seconds to read the prompt, `chunk` tokens at a time."""
+    pieces = torch.tensor([prompt]).split(chunk, dim=1)
 
-    def __init__(self):
-        self.times = []
-        self._prompt_seen = False
+    def ours():
+        cache = kvlearn.StaticCache(model.config, 1, len(prompt), dtype=model.dtype)
+        return timed(lambda: [model(piece, cache, last_only=True) for piece in pieces])
 
-    def put(self, value):
-        if self._prompt_seen:
-            self.times.append(time.perf_counter())
-        self._prompt_seen = True
+    def theirs():
+        cache = DynamicCache(config=peer.config)
+        return timed(lambda: [peer(piece, logits_to_keep=1, **{CACHE: cache}) for piece in pieces])
 
-    def end(self):
-        pass
+    rounds = in_turns({"kvlearn": ours, "transformers": theirs})
+    seconds = {name: m.median(times) for name, times in rounds.items()}
+    return {"tokens": len(prompt), "chunk": chunk, "seconds": seconds, "each_round": rounds}
+
+
+def timed(run) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def in_turns(runs: dict) -> dict[str, list[float]]:
+    """What each run returns, in turn. The first turn warms up and is dropped, unless it was long."""
+    rounds, started = {name: [] for name in runs}, time.perf_counter()
+    for _ in range(ROUNDS + 1):
+        for name, run in runs.items():
+            rounds[name].append(run())
+        if time.perf_counter() - started > ENOUGH_SECONDS:
+            break
+    return {name: times[1:] or times for name, times in rounds.items()}
+
+
+def seconds(figures: dict) -> dict[str, float]:
+    """The times that a later record of the same processor is compared with."""
+    named = {}
+    for setting in figures["settings"]:
+        where = f"{setting['dtype']}, {setting['threads']} threads"
+        for context, row in setting["decode"].items():
+            named[f"decode at {context} ({where})"] = row["seconds_per_token"]["preallocated"]
+        for row in setting["prefill"]:
+            named[f"prefill of {row['tokens']} by {row['chunk']} ({where})"] = row["seconds"]["kvlearn"]
+    return named
 
 
 def table(figures: dict) -> str:
-    """A Markdown table of the figures."""
-    bandwidth = figures["read_bandwidth_bytes_per_second"]
+    """Markdown tables of the figures."""
     lines = [
-        "## Decoding, milliseconds a token",
+        "## Decoding, milliseconds per token",
         "",
-        f"SmolLM2-135M in float32, batch 1. This machine reads {bandwidth / 1e9:.1f} GB/s (10^9 bytes).",
+        "SmolLM2-135M, batch 1. The last three columns are ratios.",
         "",
-        "| context | naive | growing | preallocated | transformers | memory's bound | bound / preallocated "
-        "| naive / preallocated | transformers / preallocated |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| threads | dtype | context | naive | growing | preallocated | transformers | memory's bound "
+        "| bound / preallocated | naive / preallocated | transformers / preallocated |",
+        "|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for context, row in figures["contexts"].items():
-        seconds = row["seconds_per_token"]
-        best, bound = seconds["preallocated"], row["bound_seconds"]
-        cells = [f"{1e3 * s:.1f}" for s in (*seconds.values(), bound)]
-        cells += [
-            f"{bound / best:.2f}",
-            f"{seconds['naive'] / best:.1f}",
-            f"{seconds['transformers'] / best:.2f}",
-        ]
-        lines.append(f"| {context} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    for setting in figures["settings"]:
+        for context, row in setting["decode"].items():
+            seconds = {"naive": None, **row["seconds_per_token"]}
+            best = seconds["preallocated"]
+            cells = [setting["threads"], setting["dtype"], context]
+            cells += [
+                "" if s is None else f"{1e3 * s:.1f}" for s in (*seconds.values(), row["bound_seconds"])
+            ]
+            cells += [f"{row['bound_seconds'] / best:.2f}"]
+            cells += ["" if seconds["naive"] is None else f"{seconds['naive'] / best:.1f}"]
+            cells += [f"{seconds['transformers'] / best:.2f}"]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += [
+        "",
+        "## Prefilling, seconds",
+        "",
+        "| threads | dtype | tokens | tokens per chunk | kvlearn | transformers | transformers / kvlearn |",
+        "|--:|---|--:|--:|--:|--:|--:|",
+    ]
+    for setting in figures["settings"]:
+        for row in setting["prefill"]:
+            ours, theirs = row["seconds"]["kvlearn"], row["seconds"]["transformers"]
+            cells = [setting["threads"], setting["dtype"], row["tokens"], row["chunk"]]
+            cells += [f"{ours:.2f}", f"{theirs:.2f}", f"{theirs / ours:.2f}"]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    speeds = {s["threads"]: s["read_bandwidth_bytes_per_second"] / 1e9 for s in figures["settings"]}
+    said = ", ".join(f"{speed:.1f} GB/s with {threads} threads" for threads, speed in sorted(speeds.items()))
+    return "\n".join([*lines, "", f"This machine reads {said} (10^9 bytes)."])

@@ -1,9 +1,8 @@
 """README.md of this folder: every recorded figure as a table, from the JSON files beside it."""
 
-import json
 from pathlib import Path
 
-from benchmarks import decode, kinds, memory, peers, recall_summary
+from benchmarks import decode, kinds, memory, peers, recall_summary, records
 
 HERE = Path(__file__).parent
 TABLES = {
@@ -24,9 +23,7 @@ def write() -> None:
         "same figures are in the JSON files beside it.",
     ]
     for name, table in TABLES.items():
-        path = HERE / f"{name}.json"
-        if path.exists():
-            figures = json.loads(path.read_text())
+        for figures in records.read(HERE / f"{name}.json"):
             page += ["", table(figures), "", taken(figures)]
     (HERE / "README.md").write_text("\n".join(page) + "\n")
 

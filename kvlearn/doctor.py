@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 import kvlearn
-from kvlearn import measure, model_store
+from kvlearn import linear, measure, model_store
 from kvlearn.families import ModelError
+from kvlearn.sizing.known import models
 from kvlearn.weights import model_is_required
 
 GOOD, NOTE, MISSING = "good", "note", "missing"
@@ -43,6 +44,7 @@ def examine() -> Iterator[Finding]:
     yield pytorch()
     yield device()
     yield threads()
+    yield processor()
     yield memory()
     yield disk()
     yield model()
@@ -110,6 +112,28 @@ def threads() -> Finding:
     found = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     setting = os.environ.get("OMP_NUM_THREADS")
     return Finding("Threads", found + (f" (OMP_NUM_THREADS={setting})" if setting else ""))
+
+
+def processor() -> Finding:
+    """The processor, and how the course's model is multiplied on it: measured here, by `kvlearn.linear`."""
+    config, threads = models()[model_store.DEFAULT]["config"], torch.get_num_threads()
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    kv_rows = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    shapes = {  # rows and columns of the joined weights
+        "q k v": (hidden + 2 * kv_rows, hidden),
+        "o": (hidden, hidden),
+        "gate up": (2 * wide, hidden),
+        "down": (hidden, wide),
+        "head": (config["vocab_size"], hidden),
+    }
+    said = []
+    for dtype in (torch.float32, torch.bfloat16):
+        ways = {name: linear.fastest(*shape, dtype, threads)[0].__name__ for name, shape in shapes.items()}
+        groups = {way: ", ".join(n for n in ways if ways[n] == way) for way in dict.fromkeys(ways.values())}
+        few = "; ".join(f"{names} {way}" for way, names in groups.items())
+        many = linear.fastest_for_many(dtype, threads).__name__
+        said.append(f"{str(dtype).removeprefix('torch.')}: {few}; prompts {many}")
+    return Finding("Processor", f"{measure.machine()['cpu']}. Fastest products in {'. In '.join(said)}")
 
 
 def memory() -> Finding:

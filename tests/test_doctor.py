@@ -9,8 +9,9 @@ import pytest
 import torch
 from tiny_models import SIZES, llama
 
-from kvlearn import doctor, measure, model_store
+from kvlearn import doctor, linear, measure, model_store
 from kvlearn.doctor import GOOD, MISSING, NOTE
+from kvlearn.linear import by_inputs, whole, widened
 
 ROOM = model_store.MODELS["smollm2-135m"].needed_bytes
 
@@ -116,6 +117,21 @@ def test_threads(monkeypatch):
     assert doctor.threads().found == "3 of 8 cores (OMP_NUM_THREADS=3)"
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert doctor.threads().found == "3 of 8 cores"
+
+
+def test_processor(monkeypatch):
+    """Would catch a report that leaves out the processor, or names the way of another shape or dtype."""
+
+    def fastest(rows, columns, dtype, threads):
+        return (by_inputs if rows > 900 and dtype == torch.float32 else whole), False
+
+    monkeypatch.setattr(linear, "fastest", fastest)
+    many = {torch.float32: whole, torch.bfloat16: widened}
+    monkeypatch.setattr(linear, "fastest_for_many", lambda dtype, threads: many[dtype])
+    assert doctor.processor().found == (
+        f"{measure.machine()['cpu']}. Fastest products in float32: q k v, gate up, head by_inputs; o, down whole; "
+        "prompts whole. In bfloat16: q k v, o, gate up, down, head whole; prompts widened"
+    )
 
 
 @pytest.mark.parametrize("available, state", [(1_900_000_000, NOTE), (2_100_000_000, GOOD)])

@@ -91,7 +91,8 @@ def test_ones_own_functions_serve(tmp_path):
 
     tokens = torch.tensor([[3, 1, 4, 1, 5]])
     mine, _ = load(tmp_path, attention=my_attention, rope=my_rope)
-    assert torch.equal(mine(tokens), load(tmp_path)[0](tokens))
+    # The library's own functions take shortcuts (kvlearn.inference), which round differently.
+    torch.testing.assert_close(mine(tokens), load(tmp_path)[0](tokens), atol=1e-5, rtol=1e-5)
     assert calls == [5000.0, 5000.0, "attention"] * SIZES["num_hidden_layers"]
 
 

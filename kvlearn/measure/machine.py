@@ -80,9 +80,15 @@ def _cores() -> int:
 def _cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
+        fields = {}
         for line in info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+            name, _, value = (part.strip() for part in line.partition(":"))
+            fields.setdefault(name, value)
+        if "model name" in fields:
+            # A virtual machine's name says little ("AMD EPYC"); family and model tell one chip from the next.
+            family, model = fields.get("cpu family", "?"), fields.get("model", "?")
+            isa = torch.backends.cpu.get_cpu_capability()
+            return f"{fields['model name']} (family {family}, model {model}, {isa})"
     if platform.system() == "Darwin":
         return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
     return platform.processor() or platform.machine()
