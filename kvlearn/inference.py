@@ -43,7 +43,7 @@ class PreparedDecoder(Decoder):
         self._widens = self.device.type == "cpu" and many is linear.widened
         if self.config.tie_embeddings:
             self.embed_tokens.weight = self.lm_head.weight
-        self._prepared = layers, head, [(module, _tensors(module)) for module in self.modules()]
+        self._prepared = layers, head, AsPrepared(self)
         return self
 
     def __getstate__(self):
@@ -51,13 +51,7 @@ class PreparedDecoder(Decoder):
 
     def is_prepared(self) -> bool:
         """Whether the model is still as it was prepared: the same modules and weights, and no hooks."""
-        if self._prepared is None:
-            return False
-        return all(
-            _tensors(module) == tensors
-            and (module is self or not (module._forward_hooks or module._forward_pre_hooks))
-            for module, tensors in self._prepared[2]
-        )
+        return self._prepared is not None and self._prepared[2].holds()
 
     def run(self, x: Tensor, positions: Tensor, cache, last_only: bool) -> Tensor:
         if not self.is_prepared():
@@ -192,9 +186,24 @@ def joined(*layers: Linear) -> Product:
     return lambda x: product(x) + bias
 
 
-def _tensors(module: nn.Module) -> list:
-    """What a module's numbers are now: its submodules, and where its parameters lie."""
-    parameters = [
-        (p.data_ptr(), p.dtype, p.requires_grad) for p in module._parameters.values() if p is not None
-    ]
-    return [*map(id, module._modules.values()), *parameters]
+class AsPrepared:
+    """What a decoder was made of when it was prepared. Looked at in every step, so in few operations."""
+
+    def __init__(self, decoder: Decoder):
+        modules = list(decoder.modules())
+        self.children = [(m._modules, dict(m._modules)) for m in modules if m._modules]
+        self.weights = [(m._parameters, name, p, p.data_ptr())
+                        for m in modules for name, p in m._parameters.items() if p is not None]  # fmt: skip
+        # Hooks on the decoder itself run around a step, whichever way it is computed.
+        self.hooks = [hooks for m in modules[1:] for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+
+    def holds(self) -> bool:
+        """Whether the modules and weights are still these, frozen, and no hook is set."""
+        return (
+            not any(self.hooks)
+            and all(now == then for now, then in self.children)
+            and all(
+                now[name] is p and p.data_ptr() == place and not p.requires_grad
+                for now, name, p, place in self.weights
+            )
+        )
