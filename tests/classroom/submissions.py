@@ -145,7 +145,7 @@ CLASS = {
     "crash": Submission(
         written("import ctypes\nctypes.string_at(0)"), (0, 1), ("This cell ended Python itself",)
     ),
-    "memory": Submission(written(MEMORY), (0, 1), ("split_heads",)),
+    "memory": Submission(written(MEMORY), (0, 1), ("Memory",)),  # Python's MemoryError, or our OutOfMemory
     "attacks": Submission(written(ATTACKS), (1, 1)),
     "attacks-too": Submission(written(ATTACKS + "\n"), (1, 1)),
     "patched": Submission(written(PATCHED, change=easier_checks), (0, 1), (FIRST.name,)),
