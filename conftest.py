@@ -22,8 +22,8 @@ settings.register_profile("kvlearn", deadline=None, derandomize=True, print_blob
 settings.load_profile("kvlearn")
 
 
-# The longest files first: at the end, one of them would keep a worker busy while the other has nothing to do.
-# (Where tests run side by side this needs `--no-loadscope-reorder`, which dev.py gives.)
+# Run the longest files first. Left to the end, one of them keeps one worker busy while the other sits idle.
+# (When tests run in parallel this needs `--no-loadscope-reorder`, which dev.py passes.)
 LONGEST = (
     "tests/classroom/test_execute.py",
     "tests/classroom/test_submissions.py",
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items):
             item.output_timeout = 20
 
 
-# --- Tests of the sandbox, where there is none ---
+# --- Sandbox tests, on a machine without a working sandbox ---
 
 
 def in_ci():
@@ -57,18 +57,18 @@ def in_ci():
 
 
 def no_sandbox():
-    """None where bubblewrap works, else a sentence that says why it does not and what to do."""
+    """None if bubblewrap works here, else a sentence that says why it does not and what to do."""
     if sys.platform != "linux":
         return "the sandbox needs Linux."
     if not shutil.which("bwrap"):
         return "bubblewrap is not installed. To run them too (Debian, Ubuntu): sudo apt install bubblewrap"
-    # The line that docs/instructors.md says to try. Not sandbox.missing(): a broken sandbox.py must fail.
+    # The command that docs/instructors.md suggests. Not sandbox.missing(): a bug in it must fail the tests.
     words = "--unshare-user --disable-userns --unshare-net --ro-bind / / true".split()
     tried = subprocess.run(["bwrap", *words], capture_output=True, text=True, errors="replace")
     if tried.returncode == 0:
         return None
     said = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
-    return f'bubblewrap does not work here ({said}). docs/instructors.md helps: "Before the first class".'
+    return f'bubblewrap does not work here ({said}). See "Before the first class" in docs/instructors.md.'
 
 
 NO_SANDBOX = no_sandbox()  # now, before any test changes PATH
@@ -77,7 +77,7 @@ NO_SANDBOX = no_sandbox()  # now, before any test changes PATH
 def pytest_runtest_setup(item):
     if item.get_closest_marker("bubblewrap") and NO_SANDBOX:
         if in_ci():
-            pytest.fail(f"In CI the sandbox may not be missing: {NO_SANDBOX}", pytrace=False)
+            pytest.fail(f"In CI the sandbox must work: {NO_SANDBOX}", pytrace=False)
         pytest.skip(NO_SANDBOX)
 
 
@@ -86,16 +86,16 @@ def pytest_terminal_summary(terminalreporter):
     count = sum(is_left_out(report) for report in skipped)
     if count:
         tests = "1 test of the sandbox was" if count == 1 else f"{count} tests of the sandbox were"
-        terminalreporter.write_line(f"{tests} left out: {NO_SANDBOX}")
+        terminalreporter.write_line(f"{tests} skipped: {NO_SANDBOX}")
 
 
 def is_left_out(report):
-    """Whether a skipped test is one of the sandbox, on a machine that has none."""
+    """Whether a test was skipped because the sandbox does not work here."""
     told = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
     return told is not None and told == f"Skipped: {NO_SANDBOX}"
 
 
-# --- Every other skip is a failure, unless a line names it ---
+# --- Every other skip is a failure, unless tests/allowed_skips.txt names it ---
 
 
 def read_allowed_skips(path):
@@ -114,7 +114,7 @@ ALLOWED_SKIPS = read_allowed_skips(Path(__file__).parent / "tests" / "allowed_sk
 
 
 def refuse_skip(report):
-    """Turn a skip (an expected failure too) that is not allowed into a failure."""
+    """Turn a skip that is not allowed into a failure. An expected failure counts as a skip."""
     patterns = (pattern.replace("[", "[[]") for pattern in ALLOWED_SKIPS)  # a bracket is itself
     if report.outcome != "skipped" or any(fnmatchcase(report.nodeid, p) for p in patterns):
         return

@@ -1,4 +1,4 @@
-"""The one door to the course: it prepares what the course needs, then runs one of the commands below."""
+"""Install what the course needs into .venv, then run one of the commands in HELP."""
 
 import ast
 import hashlib
@@ -19,18 +19,18 @@ VERSIONS = ((3, 11), (3, 12), (3, 13))
 START = "work/00_start_here/00_lesson.ipynb"
 # A constant, because Python started with -OO (PYTHONOPTIMIZE=2) has no docstrings.
 HELP = """\
-The one door to the course. Needs Python 3.11, 3.12 or 3.13 and nothing else.
+Set up the course and run it. Needs Python 3.11, 3.12 or 3.13 and nothing else.
 
     python3 dev.py lab            prepare everything, then open the lessons in JupyterLab
-    python3 dev.py test           prepare everything, then run the checks (--fast: the inner loop;
-                                  --all: more seeds, mutants and assignments too)
-    python3 dev.py build [NAMES]  make the notebooks again from course/ (--force, --check)
+    python3 dev.py test           prepare everything, then run the checks (--fast: no notebooks, no slow
+                                  tests; --all: also more seeds, mutants and assignments)
+    python3 dev.py build [NAMES]  rebuild the notebooks from course/ (--force, --check)
     python3 dev.py python ARGS    run the course's own Python: a script, -m module, -c "..."
     python3 dev.py bench [ARGS]   measure this machine: benchmarks/
 
 The first command takes some minutes: it makes `.venv`, installs what constraints.txt pins, and fetches
-the language model. Later ones start in seconds. Nothing outside this folder is changed, but for the
-model in the user's cache. On Windows, write `py dev.py` for `python3 dev.py`.
+the language model. Later ones start in seconds. Nothing outside this folder changes, except that the
+model goes into your user's cache. On Windows, write `py dev.py` for `python3 dev.py`.
 """
 
 
@@ -56,11 +56,11 @@ def version_problem(version):
 
 
 def environment(threads=True):
-    """The variables for what is started: the course's own Python and kernel, and one thread per process.
+    """Environment variables for the commands: the course's own Python and kernel, and one thread per process.
 
-    The user's PYTHON variables would be read by the course's Python too: PYTHONHOME stops it, PYTHONPATH puts
-    other packages before its own, PYTHONOPTIMIZE removes the asserts of the tests, PYTHONWARNINGS=error ends
-    a lesson at a warning of some library. Only those that cannot change what code does are handed on.
+    The course's Python would read the user's PYTHON variables too: PYTHONHOME stops it, PYTHONPATH puts other
+    packages before its own, PYTHONOPTIMIZE removes the asserts of the tests, and PYTHONWARNINGS=error stops a
+    lesson at any library's warning. Only those that cannot change what code does are passed on.
     """
     harmless = ("PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
     dropped = [name for name in os.environ if name.startswith("PYTHON") and name not in harmless]
@@ -81,8 +81,8 @@ def socks_proxies():
     return [n for n, value in os.environ.items() if n.upper() in names and value.lower().startswith("socks")]
 
 
-# What .venv says of itself: its version, where a lesson would import kvlearn from, and the folder that
-# kvlearn was installed from (PEP 610).
+# Run by .venv's Python. Prints its version, the file that a lesson would import as kvlearn, and the folder
+# that kvlearn was installed from (PEP 610).
 FACTS = """
 import importlib.metadata, importlib.util, json, platform, urllib.parse, urllib.request
 kvlearn = importlib.util.find_spec("kvlearn")
@@ -97,8 +97,8 @@ print(json.dumps([platform.python_version(), kvlearn and kvlearn.origin, folder]
 
 
 def ask_venv():
-    """(version, file of kvlearn, folder it was installed from) of .venv, the last two None where there is
-    no kvlearn; None where .venv has no Python that runs."""
+    """(Python version, file of kvlearn, folder it was installed from) of .venv. The last two are None if
+    kvlearn is not installed; the result is None if .venv has no Python that runs."""
     command = [PYTHON, "-I", "-c", FACTS]
     try:
         return json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL, env=environment()))
@@ -115,15 +115,15 @@ def is_this_folders(facts):
 
 
 def venv_problem(facts):
-    """None, or why .venv cannot serve and has to be made."""
+    """Why .venv cannot be used and has to be made, or None if it can."""
     if not os.path.lexists(VENV):
         return "there is none yet"
     if facts is None:
-        return "the old one has no Python that starts"
+        return "the old one has no working Python"
     version, _, made_for = facts
     if version_problem(tuple(int(n) for n in version.split(".")[:2])):
         return f"the old one has Python {version}"
-    if made_for is not None and not same(made_for, ROOT):  # its programs name the folder too
+    if made_for is not None and not same(made_for, ROOT):  # its scripts hold that path too
         return f"the old one was made for {made_for}; this clone was moved or copied"
     return None
 
@@ -138,7 +138,7 @@ def make_venv(why):
     """Make .venv; where Python comes without ensurepip (Debian's), let its own pip fill it."""
     print(f"Making .venv ({why}) ...", flush=True)
     if os.path.islink(VENV):
-        os.unlink(VENV)  # another clone may use the folder that it leads to
+        os.unlink(VENV)  # another clone may use the folder that it points to
     has_ensurepip = importlib.util.find_spec("ensurepip") is not None
     without = [] if has_ensurepip else ["--without-pip"]
     command = [sys.executable, "-m", "venv", "--clear", *without, VENV]
@@ -153,14 +153,14 @@ def make_venv(why):
         )
 
 
-# What pip installs, and where to, is decided here. The rest of its settings (where packages come from, a
-# certificate, a proxy) is the user's choice.
+# What pip installs, and where, is decided here. Its other settings (where packages come from, a certificate,
+# a proxy) are the user's choice.
 PIP_OURS = ("user", "target", "prefix", "root", "python", "no-deps", "dry-run", "require-hashes")
 PIP_OURS += ("requirement", "editable", "no-build-isolation")
 
 
 def pip_environment(python=None):
-    """The variables for pip: its settings as they stand in variables and files, without those of PIP_OURS."""
+    """Environment variables for pip: the user's settings, from variables and files, except PIP_OURS."""
     asked = [python or PYTHON, "-m", "pip", "config", "list", "-v"]
     said = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()).stdout
     lines = re.findall(
@@ -171,11 +171,11 @@ def pip_environment(python=None):
     for _, name, value in sorted(lines, key=lambda line: order.index(line[0])):
         if name not in PIP_OURS:
             variables["PIP_" + name.upper().replace("-", "_")] = ast.literal_eval(value)
-    return dict(variables, PIP_CONFIG_FILE=os.devnull)  # no file is read again
+    return dict(variables, PIP_CONFIG_FILE=os.devnull)  # pip must not read the files again
 
 
 def stamp(python_version):
-    """What the environment is made from, as one hash: when it changes, the environment is renewed."""
+    """One hash of everything that .venv is made from. When it changes, pip installs again."""
     digest = hashlib.sha256(python_version.encode())
     for name in ("pyproject.toml", "constraints.txt"):
         with open(os.path.join(ROOT, name), "rb") as file:
@@ -184,7 +184,7 @@ def stamp(python_version):
 
 
 def is_ready(facts):
-    """Whether .venv holds what pyproject.toml and constraints.txt say now, and imports this folder."""
+    """Whether .venv has what pyproject.toml and constraints.txt say now, and imports kvlearn from here."""
     path = os.path.join(VENV, "kvlearn-stamp")
     if not os.path.exists(path):
         return False
@@ -193,7 +193,7 @@ def is_ready(facts):
 
 
 def prepare():
-    """Make sure that .venv is there, serves this folder, and holds what the course needs now."""
+    """Make sure that .venv exists, belongs to this folder, and has what the course needs now."""
     facts = ask_venv()
     problem = venv_problem(facts)
     if problem:
@@ -201,7 +201,7 @@ def prepare():
     elif is_ready(facts):
         return
     elif not has_pip():
-        make_venv("the old one has no pip that works")
+        make_venv("the old one has no working pip")
     print("Installing the course and what it stands on (once; some minutes) ...", flush=True)
     package = "-e" + ROOT + "[notebooks,test]"
     pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", package]
@@ -212,14 +212,14 @@ def prepare():
         raise Stop(
             "The installation failed; pip's own words are above. Without a network nothing can be "
             "installed; with too little disk space, note that torch for CUDA takes several GB (README.md "
-            "says how to have the small one). Your own settings of pip count too: "
+            "says how to have the small one). Your own pip settings apply too: "
             f"{PYTHON} -m pip config list shows them. Then run the same command again."
         )
     facts = ask_venv()
     if not is_this_folders(facts):
         raise Stop(
-            f"pip says that it has installed the course, but {VENV} does not import it from {ROOT}. "
-            f"What it imports: {facts}. Remove .venv, then run the same command again."
+            f"pip reports that it installed the course, but {VENV} does not import it from {ROOT}. "
+            f"Found instead: {facts}. Remove .venv, then run the same command again."
         )
     with open(os.path.join(VENV, "kvlearn-stamp"), "w", encoding="utf-8") as file:
         file.write(stamp(facts[0]))
@@ -239,9 +239,9 @@ def fetch_model():
 
 
 def jupyter_folders(root=ROOT):
-    """Where JupyterLab finds its settings for this course, for the variable JUPYTER_CONFIG_PATH.
+    """The value of JUPYTER_CONFIG_PATH: the folders with JupyterLab's settings for this course.
 
-    They lie in the repository, so they hold for a new .venv too, and nothing is written into the user's own.
+    They are in the repository, so a new .venv uses them too, and the user's own settings stay as they are.
     nbgrader's menus are hidden, unless `kvlearn classroom start` has made this the folder of a class.
     """
     is_class = os.path.exists(os.path.join(root, "classroom", "settings.toml"))
@@ -272,9 +272,9 @@ def lab(arguments):
 
 
 def read_counts(path):
-    """(passed, failed, skipped) tests of pytest's JUnit file; one failure where there is none to read.
+    """Count the (passed, failed, skipped) tests in pytest's JUnit file. A file it cannot read is one failure.
 
-    Counted test by test: pytest's own sums count a test twice that fails and then fails to clean up.
+    Counted test by test: pytest's own totals count a test twice if it fails and its cleanup fails too.
     """
     passed = failed = skipped = 0
     try:
@@ -296,7 +296,7 @@ def test(arguments):
     fast, everything = "--fast" in arguments, "--all" in arguments
     arguments = [a for a in arguments if a not in ("--fast", "--all")]
     if fast and everything:
-        raise Stop("--fast and --all exclude each other: give one of them, or neither.")
+        raise Stop("Use --fast or --all, not both.")
     if not fast:
         fetch_model()
     passed = failed = skipped = 0
@@ -307,7 +307,7 @@ def test(arguments):
     with tempfile.TemporaryDirectory() as folder:
         junit = os.path.join(folder, "junit.xml")
         command = [PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--durations=10"]
-        command.append("--no-loadscope-reorder")  # in conftest.py's order: what takes longest comes first
+        command.append("--no-loadscope-reorder")  # keep conftest.py's order: the longest files first
         command += ["--junitxml", junit]
         command += ["tests"] if fast else ["tests", "notebooks", "solutions"]
         if not everything:
@@ -353,7 +353,7 @@ def main(arguments):
         raise Stop(f"There is no command {arguments[0]!r}. There is: {known}.")
     for name in socks_proxies():
         print(
-            f"{name} names a SOCKS proxy, which pip and JupyterLab cannot use. They are started without it.",
+            f"{name} names a SOCKS proxy, which pip and JupyterLab cannot use. They start without it.",
             file=sys.stderr,
             flush=True,
         )

@@ -2,8 +2,8 @@
 
     python3 dev.py bench [decode] [memory] [kinds] [peers]
 
-Each record says which processor, versions and threads it was taken with, and each processor has a record of
-its own (`benchmarks.records`). Run it on an otherwise idle machine:
+Each record says which processor, versions and threads it was taken with, and each processor has its own
+record (`benchmarks.records`). Run it on an otherwise idle machine:
 the runs are interleaved, so that a disturbance hits all of them alike, but a busy machine has no bandwidth
 left to be measured against. Without names: all but peers, which needs packages of its own. (What a quantised
 cache recalls takes up to an hour and is a command of its own, benchmarks/recall.py.)

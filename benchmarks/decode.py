@@ -1,12 +1,12 @@
-"""Decoding and prefilling the real model beside transformers, and against what memory allows.
+"""Decoding and prefilling with the real model, compared with transformers and with the memory's bound.
 
 SmolLM2-135M in float32 and bfloat16, batch 1, with one thread and with all, in one process. The runs take
-turns and the median of the turns counts.
+turns, and the figures are medians over the turns.
 
 Decoding: the median time from one new token to the next, after a prompt of `context` tokens. A step must read
-all the weights and the whole cache once, so it cannot take less time than these bytes over the bandwidth with
-which this machine reads memory; the table gives bound / measured. Prefilling: from the call to the logits of
-the last token, in one piece or in chunks.
+all the weights and the whole cache once, so it cannot take less time than these bytes divided by this
+machine's read bandwidth; the table gives bound / measured. Prefilling: the time from the call to the logits
+of the last token, in one piece or in chunks.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from kvlearn import measure as m
 from kvlearn.weights import fetch
 
 CONTEXTS = (128, 512, 2048)
-PREFILLS = ((512, 512), (2048, 2048), (2048, 512))  # tokens, tokens a chunk
+PREFILLS = ((512, 512), (2048, 2048), (2048, 512))  # tokens, tokens per chunk
 DTYPES = (torch.float32, torch.bfloat16)
 NEW_TOKENS = 16  # of a run
 ROUNDS = 3
@@ -33,7 +33,7 @@ TEXT = "The cat sat on the mat and looked at the rain. Then the dog came in, wet
 
 @torch.inference_mode()
 def measure() -> dict:
-    """The figures of all settings."""
+    """Measure every setting."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     folder, cores = fetch("smollm2-135m"), torch.get_num_threads()
@@ -59,7 +59,7 @@ def measure() -> dict:
 
 
 def decode(model, peer, prompt: list[int], bandwidth: float, naive: bool) -> dict:
-    """Seconds a token after the prompt. Each new token is the likeliest; both models must choose the same."""
+    """Seconds per token after the prompt. Each new token is the likeliest; both models must agree on it."""
     place = {"dtype": model.dtype}
     caches = {
         "growing": kvlearn.GrowingCache(model.config, **place),
@@ -86,7 +86,7 @@ def decode(model, peer, prompt: list[int], bandwidth: float, naive: bool) -> dic
         return seconds
 
     runs = {name: lambda name=name: ours(name) for name in caches} | {"transformers": theirs}
-    if naive:  # each new token costs a whole pass
+    if naive:  # each new token costs a pass over the whole sequence
         whole = torch.tensor([prompt])
         runs = {"naive": lambda: timed(lambda: model(whole, last_only=True))} | runs
     rounds = in_turns(runs)
@@ -135,7 +135,7 @@ def timed(run) -> float:
 
 
 def in_turns(runs: dict) -> dict[str, list[float]]:
-    """What each run returns, in turn. The first turn warms up and is dropped, unless it was long."""
+    """The results of the runs, taken in turns. The first turn is a warm-up, dropped unless it was long."""
     rounds, started = {name: [] for name in runs}, time.perf_counter()
     for _ in range(ROUNDS + 1):
         for name, run in runs.items():

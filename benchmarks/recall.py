@@ -175,7 +175,7 @@ def setup() -> dict:
         "torch": where["versions"]["torch"],
         "filler": {
             "source": "pydoc_data.topics of CPython (PSF licence)",
-            "python": "3.11.7",  # whose text ships with kvlearn, whichever Python runs this
+            "python": "3.11.7",  # the text that ships with kvlearn, whichever Python runs this
             "characters": len(text),
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
         },

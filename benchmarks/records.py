@@ -1,7 +1,7 @@
-"""Recorded figures, one record for each processor: times hold for the processor they were taken on.
+"""Recorded figures, one record per processor: a time holds only for the processor it was measured on.
 
 A file holds {"records": [...]}. A new run replaces the record of its own processor and leaves the others.
-Times of two processors are never compared: what is faster on an AMD has been slower on an Intel.
+Times of two processors are never compared: what is faster on an AMD processor may be slower on an Intel one.
 """
 
 import json
@@ -17,7 +17,7 @@ def processor(figures: dict) -> str:
 
 
 def read(path: Path) -> list[dict]:
-    """The records of a file, the newest first; none where there is no file."""
+    """The records of a file, the newest first; an empty list if there is no file."""
     if not path.exists():
         return []
     held = json.loads(path.read_text())
@@ -25,17 +25,17 @@ def read(path: Path) -> list[dict]:
 
 
 def keep(path: Path, figures: dict) -> None:
-    """Write the record in the place of the one of the same processor."""
+    """Write the record, in place of the earlier one of the same processor."""
     others = [record for record in read(path) if processor(record) != processor(figures)]
     path.write_text(as_json({"records": [figures, *others]}))
 
 
 def compared(before: list[dict], now: dict, seconds) -> str:
-    """What became of the times since the last record of the same processor, in a sentence.
+    """Compare the times with the last record of the same processor, in a sentence.
 
     Args:
-        before: the records that there were.
-        now: the new one.
+        before: the earlier records.
+        now: the new record.
         seconds: takes a record and gives {name: seconds}.
     """
     same = [record for record in before if processor(record) == processor(now)]
@@ -47,6 +47,6 @@ def compared(before: list[dict], now: dict, seconds) -> str:
         )
     old, new = seconds(same[0]), seconds(now)
     if not (both := [name for name in new if name in old]):
-        return f"The last record of this {processor(now)} measured other things."
+        return f"The last record of this {processor(now)} has none of the times in this one."
     ratios = ", ".join(f"{name} {new[name] / old[name]:.2f}" for name in both)
-    return f"Times on this {processor(now)}, over those of its record of {same[0]['date']}: {ratios}."
+    return f"Times on this {processor(now)}, divided by those in its record of {same[0]['date']}: {ratios}."

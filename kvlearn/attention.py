@@ -124,10 +124,10 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: f
         mask, scale: as for `attention`.
 
     Returns:
-        (B, Hq, L, S), float32 or better, and so are the scores: rounded to bfloat16, a score near 60 would
-        be off by up to 0.125 and its weight by 13 %; in float16 it might overflow. Each row sums to 1, or is
-        all zeros where the mask lets nothing through (a softmax of nothing but -inf would be NaN:
-        pytorch/pytorch#103749).
+        (B, Hq, L, S), in float32 or better. The scores are computed in that precision too: in bfloat16, a
+        score near 60 could be off by 0.125 and its weight by 13 %; in float16, scores could overflow. Each
+        row sums to 1, or is all zeros where the mask lets nothing through (a softmax of nothing but -inf
+        would be NaN: pytorch/pytorch#103749).
 
     Raises:
         ValueError: the shapes do not fit, or the mask is not boolean.
@@ -135,7 +135,7 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: f
     _check(q, k, mask)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     precise = torch.promote_types(q.dtype, torch.float32)
-    q, k = q.to(precise), k.to(precise)  # copies of half-precision numbers only
+    q, k = q.to(precise), k.to(precise)  # copies only half-precision tensors
     scores = _by_group(q * scale, k.shape[1]) @ k.transpose(-2, -1)  # (B, Hkv, group_size * L, S)
     scores = scores.view(*q.shape[:3], k.shape[2])
     if mask is None:

@@ -61,7 +61,7 @@ def python() -> Finding:
 
 
 def package() -> Finding:
-    """Where a lesson imports kvlearn from: it starts in another folder, and may find another kvlearn."""
+    """Which kvlearn a lesson imports: it runs in a different folder, and may find a different kvlearn."""
     ours = Path(kvlearn.__file__).resolve().parent
     code = "import importlib.util as u; spec = u.find_spec('kvlearn'); print(spec.origin if spec else '')"
     with tempfile.TemporaryDirectory() as elsewhere:
@@ -71,21 +71,21 @@ def package() -> Finding:
         return Finding("kvlearn", str(ours))
     lesson = f"{Path(found).parent} instead" if found else "nothing: it is not installed"
     advice = (
-        f"A lesson would import {lesson}. `python3 dev.py lab` puts this right. In an environment of your "
+        f"A lesson would import {lesson}. `python3 dev.py lab` fixes this. In an environment of your "
         f"own, in the folder of the course: {_pip()} install -e ."
     )
-    return Finding("kvlearn", f"{ours}, but not for a lesson", MISSING, advice)
+    return Finding("kvlearn", f"{ours}, but lessons do not import it", MISSING, advice)
 
 
 def variables() -> Iterator[Finding]:
-    """Variables that stop the lessons in an environment of your own; `dev.py` does not hand them on."""
+    """Variables that stop the lessons in an environment of your own; `dev.py` does not pass them on."""
     if sys.flags.optimize > 1:
         advice = "It removes the docstrings that checks quote. Unset PYTHONOPTIMIZE and start without -OO."
         yield Finding("Python", "started with -OO or PYTHONOPTIMIZE=2", MISSING, advice)
     for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"):
         for one in (name, name.lower()):
             if os.environ.get(one, "").lower().startswith("socks"):
-                advice = f"JupyterLab stops at a SOCKS proxy. Start it without: env -u {one} jupyter lab"
+                advice = f"JupyterLab cannot use a SOCKS proxy. Start it without: env -u {one} jupyter lab"
                 yield Finding("Proxy", f"{one} names a SOCKS proxy", MISSING, advice)
 
 
@@ -115,7 +115,7 @@ def threads() -> Finding:
 
 
 def processor() -> Finding:
-    """The processor, and how the course's model is multiplied on it: measured here, by `kvlearn.linear`."""
+    """The processor, and the fastest products for the course's model on it, measured by `kvlearn.linear`."""
     config, threads = models()[model_store.DEFAULT]["config"], torch.get_num_threads()
     hidden, wide = config["hidden_size"], config["intermediate_size"]
     kv_rows = hidden // config["num_attention_heads"] * config["num_key_value_heads"]

@@ -1,12 +1,12 @@
-"""Attention through torch's fused kernel: the numbers of `kvlearn.attention`, without the matrix of scores.
+"""Attention through torch's fused kernel: what `kvlearn.attention` computes, without storing all the scores.
 
 torch's `scaled_dot_product_attention` reads the keys in blocks and keeps a running softmax (FlashAttention,
-arXiv 2205.14135), so the L x S scores are never in memory all at once. Around it:
+arXiv 2205.14135), so the L x S scores are never in memory all at once. This module adds two things:
 
-- The query heads of a group read the same keys. They become more queries of one head, so that no key is
+- The query heads of a group read the same keys. They are stacked as extra queries of one head, so no key is
   copied or read twice (GQA, arXiv 2305.13245).
 - Queries are taken in blocks. Each block gets only the keys from the first to the last that one of its
-  queries may see: under a causal mask that halves the work, and under a window it bounds it.
+  queries may see. This halves the work under a causal mask, and under a window it limits the keys per block.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,13 +27,13 @@ class Block(NamedTuple):
     queries: slice
     keys: slice  # from the first to the last key that one of the queries sees
     mask: Tensor | None  # (B, 1, group_size * L, S) to add to the scores: 0 or -inf; None = all keys are seen
-    blind: Tensor | None  # (B, 1, L, 1), True = the query sees no key; None = each sees one
+    blind: Tensor | None  # (B, 1, L, 1), True = the query sees no key; None = each sees at least one
 
 
 def blocks_of(
     query_positions: Tensor, key_positions: Tensor, window: int | None, group_size: int, dtype: torch.dtype
 ) -> Iterator[Block]:
-    """The queries in blocks, by `position_mask`: positions are (B, L) and (B, S)."""
+    """Split the queries into blocks, each with its part of `position_mask`; positions are (B, L), (B, S)."""
     for start in range(0, query_positions.shape[1], BLOCK):
         queries = slice(start, start + BLOCK)
         mask = position_mask(query_positions[:, queries], key_positions, window)  # (B, 1, L, S)
@@ -49,7 +49,7 @@ def blocks_of(
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Iterable[Block]) -> Tensor:
-    """What `attention` computes under the mask of the positions that `blocks_of` was given.
+    """Compute `attention` under the mask of the positions that `blocks_of` was given.
 
     Args:
         q: (B, Hq, L, D).
@@ -71,5 +71,5 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of a whole text to itself: query i sees the keys 0 to i, and no mask is ever made."""
+    """Attention of a whole sequence to itself: query i sees keys 0 to i, and no mask is stored."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])

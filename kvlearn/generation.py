@@ -4,9 +4,9 @@ With `cache=None` each step runs the whole text through the model again. With a 
 the cache has not seen. Prompts of different lengths stand side by side, padded on the left; positions of -1
 keep the padding out of everything, so that each row says what it would say alone.
 
-A row that has ended keeps its place in the batch until the last row ends: at every step it takes one more
-slot of padding in the cache, and its share of the computation. No serving engine works that way. An engine
-replaces an ended row with the next request at once, which is called continuous batching (lesson 11).
+A row that has ended stays in the batch until the last row ends. At every step it fills one more padded slot
+of the cache and takes its share of the computation. Serving engines do not work that way: they give its place
+to the next request at once, which is called continuous batching (lesson 11).
 """
 
 import math
@@ -29,7 +29,7 @@ from kvlearn.generation_arguments import (
     seen_tokens,
 )
 
-# Logits in float32 fix a sum of probabilities to about six digits: .5 + .3 may come out as .79999998.
+# From float32 logits, a sum of probabilities is right to about six digits: .5 + .3 may come out as .79999998.
 NEARLY = 1e-6
 
 
@@ -84,10 +84,10 @@ def generate(
         max_new_tokens: 0 or more. A row ends earlier with one of `eos_ids`.
         cache: None recomputes everything at every step (the naive decoder).
         temperature: 0 takes the likeliest token; above it the logits are divided by it and a token is drawn.
-        top_k: draw among the k likeliest tokens (Fan et al. 2018, arXiv 1805.04833), and any that are exactly
+        top_k: draw from the k likeliest tokens (Fan et al. 2018, arXiv 1805.04833), plus any that are exactly
             as likely as the k-th, as in transformers.
-        top_p: draw among the fewest tokens that together have at least this probability (Holtzman et al.
-            2020, arXiv 1904.09751). Equally likely tokens are taken in the order of their ids; 1 keeps all.
+        top_p: draw from the smallest set of likeliest tokens that together have at least this probability
+            (Holtzman et al. 2020, arXiv 1904.09751). Ties are taken in the order of their ids; 1 keeps all.
         eos_ids: the ids that end a row.
         generator: the source of the draws; torch's own when left out.
         prefill_chunk: feed the prompts in pieces of so many tokens; None = in one piece. Needs a cache.
@@ -98,10 +98,10 @@ def generate(
         the last token has not been fed yet.
 
     Raises:
-        ValueError: an argument that cannot be, or a text that would not fit the cache or the model. Found
-            before anything is fed, so the cache is as it was. Also if the model's logits have NaN or +inf, or
-            if a row has -inf alone. That is found after the step that computed them: the cache then holds
-            whole steps, each row's tokens up to that point, among them the ones with bad numbers. Reset it.
+        ValueError: an argument is invalid, or a text does not fit the cache or the model. This is found
+            before anything is fed, so the cache has not changed. Also if the model's logits contain NaN or
+            +inf, or a row contains only -inf. This is found after the step that computed them, so the cache
+            already holds each row's tokens up to that step, with their bad numbers. Reset it.
     """
     prompts = as_rows(model, prompts)
     check_settings(max_new_tokens, cache, temperature, top_k, top_p, prefill_chunk)
@@ -154,7 +154,7 @@ def pick(
         (rows,) token ids.
 
     Raises:
-        ValueError: a row with NaN or +inf in it, or with -inf alone. (-inf itself forbids a token.)
+        ValueError: a row contains NaN or +inf, or only -inf. (A single -inf is fine: it forbids its token.)
     """
     _check_logits(logits, range(len(logits)))
     return _pick(logits, temperature, top_k, top_p, generator)
@@ -174,22 +174,22 @@ def _pick(logits: Tensor, temperature, top_k, top_p, generator) -> Tensor:
         probabilities = logits.softmax(dim=-1, dtype=torch.float64)
         ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
         reached = ordered.cumsum(dim=-1) >= top_p - NEARLY
-        surplus = F.pad(reached[:, :-1], (1, 0))  # without this token the set has reached top_p already
+        surplus = F.pad(reached[:, :-1], (1, 0))  # the set reaches top_p without this token
         out = torch.empty_like(surplus).scatter_(-1, order, surplus)
         logits = logits.masked_fill(out, float("-inf"))
     return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)[:, 0]
 
 
 def _check_logits(logits: Tensor, rows: Sequence[int]) -> None:
-    """Refuse logits that no token can be chosen from; `rows` are their numbers, for the message."""
+    """Refuse logits from which no token can be chosen; `rows` are the row numbers, for the message."""
     largest = logits.amax(dim=-1)  # NaN where there is one
     for row, value, fine in zip(rows, largest.tolist(), largest.isfinite().tolist(), strict=True):
         if not fine:
-            what = "-inf alone" if value == -math.inf else "NaN" if math.isnan(value) else "+inf"
+            what = "only -inf" if value == -math.inf else "NaN" if math.isnan(value) else "+inf"
             raise ValueError(
-                f"The logits of row {row} have {what}, so that no token can be chosen. The model computed "
-                "something that is not a number: check its weights, an attention or rope of your own, "
-                "and its dtype (float16 overflows at 65,504; load the model with dtype=torch.float32)."
+                f"The logits of row {row} contain {what}, so no token can be chosen. Something went wrong in "
+                "the model's computation: check its weights, your own attention or rope if it has one, "
+                "and its dtype (float16 overflows above 65,504; load the model with dtype=torch.float32)."
             )
 
 

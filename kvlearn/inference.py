@@ -2,10 +2,10 @@
 
 `kvlearn.load` returns one. It computes what `Decoder` spells out, with these shortcuts:
 
-- q, k and v come from one product, and so do gate and up: their weights lie in memory as one matrix.
+- One product computes q, k and v, and one computes gate and up: their weights are stored as one matrix.
 - Each product is computed in the way that is fastest for its shape on this machine (`kvlearn.linear`).
-- What all the layers of a step share is computed once: the angles of RoPE, and which keys are visible.
-- Where attention is the library's own, `fused_attention` computes it without ever holding the scores.
+- Each step computes once what all its layers share: the angles of RoPE, and which keys are visible.
+- If the decoder uses the library's attention, `fused_attention` computes it without storing all the scores.
 
 The parameters keep their names, shapes and values, and your own attention, RoPE or cache works as it does
 in a plain `Decoder`. If a module was replaced, hooked or given new weights after loading, the step runs
@@ -27,7 +27,7 @@ from kvlearn.fused_attention import blocks_of, causal_attention, fused_attention
 from kvlearn.linear import Linear, Product
 from kvlearn.rope import apply_rope, rotary_angles
 
-KEPT_MASK = 4_000_000  # query-key pairs; larger masks are made again for each layer, a block at a time
+KEPT_MASK = 4_000_000  # query-key pairs; larger masks are built again in each layer, one block at a time
 
 
 class PreparedDecoder(Decoder):
@@ -47,7 +47,7 @@ class PreparedDecoder(Decoder):
         return self
 
     def __getstate__(self):
-        return super().__getstate__() | {"_prepared": None}  # a copy has weights of its own
+        return super().__getstate__() | {"_prepared": None}  # a copy has its own weights
 
     def is_prepared(self) -> bool:
         """Whether the model is still as it was prepared: the same modules and weights, and no hooks."""
@@ -69,7 +69,7 @@ class PreparedDecoder(Decoder):
 
 
 class PreparedLayer:
-    """The weights of one `Block`, joined, and what it computes."""
+    """One `Block` with its weights joined."""
 
     def __init__(self, block: Block):
         part, mlp = block.self_attn, block.mlp
@@ -97,7 +97,7 @@ class PreparedLayer:
 
 
 class Step:
-    """One pass of the decoder: what its layers share."""
+    """What all layers share during one pass of the decoder."""
 
     def __init__(self, decoder: Decoder, positions: Tensor, cache):
         self.config, self.dtype, self.positions, self.cache = decoder.config, decoder.dtype, positions, cache
@@ -115,7 +115,7 @@ class Step:
         self._kept, self._whole_text = (None, None), None
 
     def rotate(self, x: Tensor) -> Tensor:
-        """`apply_rope` with the step's angles: the halves change places by a roll."""
+        """`apply_rope` with the step's angles; a roll swaps the two halves."""
         if self.own_rope is not None:
             return self.own_rope(x, self.positions, self.config.rope_theta)
         return (x * self.cos).addcmul_(x.roll(x.shape[-1] // 2, dims=-1), self.sin)
@@ -144,7 +144,7 @@ class Step:
     def blocks(
         self, key_positions: Tensor, window: int | None, group_size: int, dtype
     ) -> Iterable[QueryBlock]:
-        """`blocks_of` the step, kept for the next layer as long as the masks are small."""
+        """`blocks_of` for this step, kept for the next layer if the masks are small."""
         args = self.positions, key_positions, window, group_size, dtype
         if self.positions.numel() * key_positions.shape[1] > KEPT_MASK:
             return blocks_of(*args)
@@ -187,7 +187,7 @@ def joined(*layers: Linear) -> Product:
 
 
 class AsPrepared:
-    """What a decoder was made of when it was prepared. Looked at in every step, so in few operations."""
+    """The modules and weights of a decoder when it was prepared. Cheap to check, since every step does."""
 
     def __init__(self, decoder: Decoder):
         modules = list(decoder.modules())

@@ -2,7 +2,7 @@
 
 A decode step multiplies every weight matrix by one vector. Each weight is read from memory for a single
 multiplication, so the time of the step is the time to read the weights. How close a product comes to that
-depends on the processor, the dtype and the shape, and no one way of computing it wins everywhere:
+depends on the processor, the dtype and the shape, and no way of computing it is always fastest:
 
     whole        one call of the matrix library, which may leave all but one core idle
     by_outputs   each core computes its share of the outputs: rows of W
@@ -10,8 +10,8 @@ depends on the processor, the dtype and the shape, and no one way of computing i
     widened      16-bit weights as float32, for processors that cannot multiply 16-bit numbers
 
 Each is called with the matrix and returns a function of x. `fastest` times them, once for each shape, when a
-model is loaded (`kvlearn.inference`). `python3 dev.py bench` shows what a decode step takes beside what the
-memory allows.
+model is loaded (`kvlearn.inference`). `python3 dev.py bench` compares the time of a decode step with the
+least time that the memory allows.
 
 Shapes: W (out_features, in_features), x (..., in_features) -> x W^T (..., out_features).
 """
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 Product = Callable[[Tensor], Tensor]
 Way = Callable[[Tensor], Product]
 
-FEW_TOKENS = 8  # with more, the time is no longer that of reading the weights
+FEW_TOKENS = 8  # with more, reading the weights no longer dominates the time
 
 
 class Linear(nn.Linear):
@@ -74,9 +74,9 @@ def widened(weight: Tensor) -> Product:
 
 # Which one -------------------------------------------------------------------------------------------
 
-LARGE_BYTES = 1_000_000  # smaller matrices stay in the processor's cache, where any way will do
+LARGE_BYTES = 1_000_000  # smaller matrices stay in the processor's cache: any way is fast
 HUGE_BYTES = 20_000_000
-BEYOND_CACHE_BYTES = 64_000_000  # read in turn, so many bytes come from memory, as a model's layers do
+BEYOND_CACHE_BYTES = 64_000_000  # read in turn, this many come from memory, like a model's layers
 ROUNDS = 4
 
 
@@ -87,14 +87,14 @@ def by_length(few: Product, many: Product) -> Product:
 
 @lru_cache
 def fastest(rows: int, columns: int, dtype: torch.dtype, threads: int) -> tuple[Way, bool]:
-    """How to multiply a few tokens by a (rows, columns) matrix on this processor, by a short measurement.
+    """Find the fastest way to multiply a few tokens by a (rows, columns) matrix, by a short measurement.
 
     Returns:
         The way, and whether to store the matrix column by column.
     """
     if rows * columns * dtype.itemsize < LARGE_BYTES:
         return whole, False
-    rows = min(rows, HUGE_BYTES // (columns * dtype.itemsize))  # a part of a huge matrix shows the same
+    rows = min(rows, HUGE_BYTES // (columns * dtype.itemsize))  # part of a huge matrix gives the same answer
     size = rows * columns * dtype.itemsize
     by_row = list(torch.ones(1 + BEYOND_CACHE_BYTES // size, rows, columns, dtype=dtype, device="cpu"))
     by_column = [matrix.T.contiguous().T for matrix in by_row]
@@ -105,7 +105,7 @@ def fastest(rows: int, columns: int, dtype: torch.dtype, threads: int) -> tuple[
 
 @lru_cache
 def fastest_for_many(dtype: torch.dtype, threads: int) -> Way:
-    """How to multiply many tokens by matrices of this dtype; any shape will do to find out."""
+    """Find the fastest way to multiply many tokens by matrices of this dtype, by trying one shape."""
     if dtype.itemsize >= 4:
         return whole
     matrix = torch.ones(512, 512, dtype=dtype, device="cpu")
@@ -113,7 +113,7 @@ def fastest_for_many(dtype: torch.dtype, threads: int) -> Way:
 
 
 def least_time(candidates: dict[Hashable, list[Product]], x: Tensor) -> Hashable:
-    """The key whose products of x take the least time, measured in turns; the hopeless drop out early."""
+    """The key whose products of x take the least time, measured in turns; much slower ones drop out early."""
     best = dict.fromkeys(candidates, math.inf)
     for _ in range(ROUNDS):
         limit = 2 * min(best.values())

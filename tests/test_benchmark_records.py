@@ -35,8 +35,8 @@ def test_times_of_two_processors_are_never_compared():
     said = records.compared(
         [record(INTEL, 1.0), record(AMD, 4.0, date="2026-11-01")], record(AMD, 5.0), seconds
     )
-    assert (
-        said == f"Times on this {AMD}, 2 cores, over those of its record of 2026-11-01: decode at 128 1.25."
+    assert said == (
+        f"Times on this {AMD}, 2 cores, divided by those in its record of 2026-11-01: decode at 128 1.25."
     )
     assert "no processor yet" in records.compared([], record(AMD, 5.0), seconds)
 

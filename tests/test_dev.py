@@ -170,7 +170,7 @@ def test_an_environment_whose_python_is_wrong(clone):
     assert dev.venv_problem(["3.10.13", None, None]) == "the old one has Python 3.10.13"
     (clone / ".venv/bin/python").unlink()
     assert dev.ask_venv() is None
-    assert dev.venv_problem(None) == "the old one has no Python that starts"
+    assert dev.venv_problem(None) == "the old one has no working Python"
     shutil.rmtree(clone / ".venv")
     assert dev.venv_problem(None) == "there is none yet"
 
@@ -190,7 +190,7 @@ def test_an_environment_without_pip_is_made_again(clone, monkeypatch):
     monkeypatch.setitem(dev.prepare.__globals__, "pip_environment", dict)
     monkeypatch.setattr(dev.subprocess, "call", pip)
     dev.prepare()
-    assert done == ["the old one has no pip that works", "pip"]
+    assert done == ["the old one has no working pip", "pip"]
     dev.prepare()
     assert len(done) == 2
 
@@ -360,7 +360,7 @@ def test_fast_leaves_out_the_notebooks_and_all_leaves_nothing_out(monkeypatch):
     assert "not slow and not thorough" in fast and "notebooks" not in fast
     assert "not thorough" in full and {"tests", "notebooks", "solutions"} <= set(full)
     assert everything[-3:] == ["tests", "notebooks", "solutions"] and "-m" not in everything[3:]
-    with pytest.raises(dev.Stop, match="--fast and --all exclude each other"):
+    with pytest.raises(dev.Stop, match="Use --fast or --all, not both"):
         dev.test(["--fast", "--all"])
 
 

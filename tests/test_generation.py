@@ -345,7 +345,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(probabilities, top_p, kept
     assert drawn_from[0][1, 0] > 0  # the other row has a likeliest token of its own
 
 
-NOT_NUMBERS = {"NaN": [0.0, math.nan, 2.0], "+inf": [0.0, math.inf, 2.0], "-inf alone": [-math.inf] * 3}
+NOT_NUMBERS = {"NaN": [0.0, math.nan, 2.0], "+inf": [0.0, math.inf, 2.0], "only -inf": [-math.inf] * 3}
 
 
 @pytest.mark.parametrize(
@@ -356,9 +356,7 @@ def test_logits_that_are_not_numbers_are_refused(settings, what):
     """`argmax` takes NaN for the largest and returns its token; drawing ends in torch's own error."""
     logits = torch.tensor([[1.0, 2.0, 3.0], NOT_NUMBERS[what]])
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-        with pytest.raises(
-            ValueError, match=rf"The logits of row 1 have {re.escape(what)}, so that no token"
-        ):
+        with pytest.raises(ValueError, match=rf"The logits of row 1 contain {re.escape(what)}, so no token"):
             pick(logits.to(dtype), **settings)
     assert pick(torch.tensor([[-math.inf, 2.0, -math.inf]]), **settings).tolist() == [1]  # two are forbidden
 
@@ -378,7 +376,7 @@ def test_a_model_that_stops_giving_numbers(temperature):
         )
     )
     settings = {"cache": cache, "temperature": temperature, "eos_ids": ends}
-    with pytest.raises(ValueError, match="The logits of row 2 have NaN"):
+    with pytest.raises(ValueError, match="The logits of row 2 contain NaN"):
         generate(decoder, prompts, 5, on_token=lambda row, token: told.append(row), **settings)
     broken.remove()
     assert set(told) == {0, 1, 2} and len(told) == 3

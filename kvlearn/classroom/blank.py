@@ -1,7 +1,8 @@
-"""Run one blank submission before grading anybody's: the assignment as students were given it.
+"""Run a blank submission, the assignment as released, before grading the students' submissions.
 
-It needs all that a real one needs: bubblewrap, the limits, Python and torch, the given cells, the checks.
-Whatever is wrong with these would cost each student of the class points, and look like their mistakes.
+It needs everything that a real one needs: bubblewrap, the limits, Python and torch, the given cells, the
+checks. If one of these is broken, every student in the class would lose points, and it would look like their
+mistake.
 """
 
 from pathlib import Path
@@ -17,8 +18,8 @@ from kvlearn.classroom.sandbox import SandboxError
 from kvlearn.classroom.workers import Workers
 
 ADVICE = (
-    "Nothing was graded: it would have cost every student points. "
-    'docs/instructors.md says under "Before the first class" what to do.'
+    "Nothing was graded, because every student would have lost points. "
+    'See "Before the first class" in docs/instructors.md.'
 )
 
 
@@ -31,11 +32,11 @@ def try_blank(workers: Workers, folders: Folders) -> None:
         problem = unlike_blank(found, released)
     if problem:
         problem = problem.rstrip(". ")
-        raise SandboxError(f"A blank {folders.assignment} was tried first, and failed: {problem}. {ADVICE}")
+        raise SandboxError(f"A blank {folders.assignment} was run first and failed: {problem}. {ADVICE}")
 
 
 def unlike_blank(executed: NotebookNode, released: NotebookNode) -> str | None:
-    """The first thing in a blank notebook that was run which cannot be a student's doing, as a sentence."""
+    """The first problem in an executed blank notebook, as a sentence: one that no student can have caused."""
     for cell in executed.cells:
         if not is_grade(cell) and not is_solution(cell) and "raises-exception" not in _tags(cell):
             for output in cell.get("outputs", []):
@@ -44,9 +45,9 @@ def unlike_blank(executed: NotebookNode, released: NotebookNode) -> str | None:
                     return f"the given cell that begins with `{line}` failed. {error_line(output)}."
     for one in outcomes(executed, released):
         if one.state == "stopped":
-            return f"the check of {one.name} did not come to its end. {one.reason.partition(chr(10))[0]}"
+            return f"the check of {one.name} did not finish. {one.reason.partition(chr(10))[0]}"
         if one.state == "right":
-            return f"the check of {one.name} calls a blank answer right."
+            return f"the check of {one.name} accepts a blank answer."
     return None
 
 

@@ -71,7 +71,7 @@ class OutOfTime(Exception):
 
 
 class OutOfMemory(Exception):
-    """A cell got no more memory, and keeps most of what it got."""
+    """A cell ran out of memory and still holds most of it."""
 
 
 class ConfinedExecute(Execute):
@@ -81,7 +81,7 @@ class ConfinedExecute(Execute):
     worker = Integer(0, help="Which worker this is; each has a user of its own.")
     scratch = Unicode(help="The folder for what is needed while it runs; the system's when left out.")
     startup_timeout = Integer(sandbox.STARTING, help="Seconds that a kernel may take to start.")
-    iopub_timeout = Integer(60, help="Seconds that the output of a cell which has ended may take to come.")
+    iopub_timeout = Integer(60, help="Seconds to wait for the output of a cell that has ended.")
     seeds = List(help="Seeds of the checks beside the one that students see.")
     answers = Dict(help="By grade_id, what takes the place of an answer that is not right.")
     interrupt_on_timeout = Bool(False, help="Never: code can catch an interrupt, and go on.")
@@ -184,7 +184,7 @@ class ConfinedExecute(Execute):
         finally:
             cell.source = source
         if _ran_out_of_memory(cell) and self._watch.holds_more_than(self.limits.memory_bytes // 2):
-            raise OutOfMemory  # what it keeps, in a global list for example, the cells behind it would lack
+            raise OutOfMemory  # a global list, for example, may hold memory that the next cells need
         if is_grade(cell) and any(output.output_type == "error" for output in cell.outputs):
             self._replace(cell)
 
@@ -250,18 +250,18 @@ class ConfinedExecute(Execute):
         name = "CellTimeoutError" if isinstance(error, CellTimeoutError) else "DeadKernelError"
         if self._watch.exceeded == "files":
             name, mebibytes = "TooMuchWritten", self.limits.file_bytes / 2**20
-            why = f"This cell wrote more than {mebibytes:g} MiB or {watch.MOST_FILES} files, and was ended."
+            why = f"This cell wrote more than {mebibytes:g} MiB or {watch.MOST_FILES} files, and was stopped."
         elif self._short_of_memory(cell, error):
             name, gibibytes = "OutOfMemory", self.limits.memory_bytes / 2**30
-            why = f"This cell took more than {gibibytes:g} GiB of memory, and was ended."
+            why = f"This cell took more than {gibibytes:g} GiB of memory, and was stopped."
         elif isinstance(error, DeadKernelError) and self._watch.machine_ran_out():
-            name, why = "OutOfMemory", "The computer ran out of memory while this cell ran, and ended it."
+            name, why = "OutOfMemory", "The computer ran out of memory while this cell ran, and stopped it."
         elif isinstance(error, CellTimeoutError):
-            why = f"This cell had not ended after {self.limits.cell_seconds} seconds, and was ended."
+            why = f"This cell had not ended after {self.limits.cell_seconds} seconds, and was stopped."
         elif isinstance(error, DeadKernelError):
             why = "This cell ended Python itself, by os._exit or quit, or by a crash."
         else:
-            why = "This cell sent Jupyter a message that cannot be read, and was ended."
+            why = "This cell sent Jupyter a message that cannot be read, and was stopped."
         self._lost[_name(cell)] = why
         if is_grade(cell):
             self._replaced.add(_name(cell))

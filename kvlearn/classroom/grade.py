@@ -1,6 +1,6 @@
 """Grade the submissions of an assignment: workers run them side by side, this process keeps the gradebook.
 
-First one submission is run that nobody has handed in, the blank assignment (`blank`). Then:
+First, `blank` runs the assignment as released, with no answers written. Then:
 
     submitted/STUDENT/02_...   what was handed in
     executed/STUDENT/02_...    the same, mended and run inside the walls, by a worker (`work`)

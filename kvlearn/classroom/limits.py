@@ -78,11 +78,11 @@ def refuse_calls(machine: str) -> None:
 
 
 def be_ended_first() -> None:
-    """Where the machine runs out of memory, the kernel ends student code, and not the grader."""
+    """If the machine runs out of memory, let Linux kill student code, not the grader."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
-    except OSError:  # a container that does not let its processes choose
+    except OSError:  # some containers do not allow it
         pass
 
 

@@ -38,7 +38,7 @@ CAUSES = (DID_NOT_RUN, RAISED, GIVEN_CELL, KIND, ELSE)
 
 # Python's, numpy's and torch's words for memory that could not be had.
 NO_MEMORY = re.compile(r"MemoryError|DefaultCPUAllocator|std::bad_alloc|CUDA out of memory")
-# Their words for files that were too large, or for which there was no room.
+# What an error says when a file was too large, or when there was no space left for it.
 NO_SPACE = re.compile(r"No space left on device|File too large")
 WHILE_CALLED = re.compile(r"(?:Your code raised|It failed outside your own lines.*?:) (\w+)")
 OF_ANOTHER_KIND = re.compile(r"The result(?:'s [^.;]*)? (?:has (?:the )?(?:shape|dtype|keys|\d+ items)|is )")
@@ -138,9 +138,9 @@ def _stopped(by: str, why: str) -> dict:
 
 
 def _used_up(text: str, who: str, where: str = "") -> dict | None:
-    """The facts of an error that says that memory, or space for files, has run out; None of any other."""
+    """The facts of an error that says that memory or disk space ran out; None for any other error."""
     if NO_MEMORY.search(text):
         return _stopped("memory", f"{who} asked for more memory than a submission may use.{where}")
     if NO_SPACE.search(text):
-        return _stopped("files", f"{who} wrote more, or a larger file, than a submission may.{where}")
+        return _stopped("files", f"{who} wrote more data, or a larger file, than a submission may.{where}")
     return None

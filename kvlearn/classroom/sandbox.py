@@ -3,7 +3,7 @@
 With bubblewrap (`bwrap`, a package of every Linux) a command sees Python, this package and the model, all
 read-only, and a folder of its own in memory; no network, no other process, no solutions, gradebook or other
 submission. Limits on memory, processes and files hold for each process in it (`limits`), and for all of them
-together (`watch`). Where this process is root, the command becomes an unprivileged user, a different one for
+together (`watch`). If this process is root, the command runs as an unprivileged user, a different one for
 each worker: root has no limit on processes, and two workers under one user would share theirs.
 
 The limit on memory counts what a process may write to (RLIMIT_DATA), and not the addresses that it maps
@@ -56,7 +56,7 @@ class SandboxError(RuntimeError):
 def missing() -> str | None:
     """A sentence if student code would run without walls here, else None.
 
-    Raises SandboxError elsewhere than on Linux. Whether the walls work, `blank` tries.
+    Raises SandboxError if this is not Linux. `blank` tests whether the sandbox works.
     """
     if sys.platform != "linux":
         raise SandboxError("Grading needs Linux: the walls and limits around student code are Linux's.")
@@ -81,7 +81,7 @@ def command(inner: list[str], shared: Path, limits: Limits, worker: int = 0) -> 
     uid = FIRST_UID + worker if os.geteuid() == 0 and _readable_by_all() else None
     if uid is not None:
         os.chown(shared, uid, uid)
-    # The kernel counts all threads of a user, so also the instructor's own where student code runs as you.
+    # Linux counts all threads of a user: also the instructor's own, if student code runs as that user.
     others = 0 if uid is not None or shutil.which("bwrap") else threads_of(os.geteuid())
     numbers = {
         "RLIMIT_DATA": limits.memory_bytes,

@@ -1,9 +1,10 @@
-"""Kill a submission's processes once they use more than they may, together.
+"""Kill a submission's processes once they exceed its limits together.
 
-The kernel's limits (`limits`) hold for each process alone: they stop one large allocation at once, but twenty
-small processes would pass. So a thread looks at the whole family four times per second, and counts what only
-ending it would free: private memory, shared memory and swap. Code and data of libraries do not count: their
-pages are files that the kernel can drop, and a CUDA build of torch maps gigabytes of them.
+Linux's own limits (`limits`) hold for each process alone: they stop one large allocation at once, but not
+twenty small processes. So a thread checks the whole family four times per second. It counts the memory that
+only ending the family would free: private memory, shared memory and swap. Code and data of libraries do not
+count: Linux can drop their pages and read them from the files again, and a CUDA build of torch maps gigabytes
+of them.
 """
 
 import os
@@ -23,7 +24,7 @@ class Watch(threading.Thread):
         memory_bytes: the most that all of them may use together.
         file_bytes: the most that the files in `folder` may take.
         folder: a folder that both sides of the sandbox see.
-        seconds: between two looks.
+        seconds: the time between two checks.
     """
 
     def __init__(self, pid: int, memory_bytes: int, file_bytes: int, folder: Path, seconds: float = 0.25):
@@ -59,14 +60,14 @@ class Watch(threading.Thread):
     def was_near_the_limit(self) -> bool:
         """Whether the family used most of its memory when last seen.
 
-        Python that gets no more memory may crash instead of raising MemoryError.
+        If Python gets no more memory, it may crash instead of raising MemoryError.
         """
         return self._used > 0.75 * self.memory_bytes
 
     def machine_ran_out(self) -> bool:
-        """Whether the kernel has killed a process for memory since the watch began.
+        """Whether Linux has killed a process for lack of memory since the watch began.
 
-        The machine had less memory left than the limit. `limits` puts student code first in that line.
+        Then the machine had less memory left than the limit. `limits` has Linux kill student code first.
         """
         return killed_for_memory() > self._killed_before
 
@@ -77,14 +78,14 @@ class Watch(threading.Thread):
 def used_bytes(pid: int) -> int:
     """Private memory, shared memory and swap of a process; 0 when it has ended."""
     found = _kibibytes(Path(f"/proc/{pid}/status"))
-    anonymous = found.get("RssAnon", found.get("VmRSS", 0))  # the second, where /proc is not Linux's own
+    anonymous = found.get("RssAnon", found.get("VmRSS", 0))  # VmRSS, where /proc is an imitation
     return 1024 * (anonymous + found.get("RssShmem", 0) + found.get("VmSwap", 0))
 
 
 def share_bytes(pid: int) -> int:
     """The same, with a page that n processes share counted as 1/n, so that the sum over a family is right."""
     found = _kibibytes(Path(f"/proc/{pid}/smaps_rollup"))
-    if "Pss_Anon" not in found:  # an older kernel, or a process that nobody may look into
+    if "Pss_Anon" not in found:  # an older Linux, or a process that we may not inspect
         return used_bytes(pid)
     return 1024 * (found["Pss_Anon"] + found["Pss_Shmem"] + found.get("SwapPss", 0))
 
@@ -99,7 +100,7 @@ def _kibibytes(path: Path) -> dict[str, int]:
 
 
 def killed_for_memory() -> int:
-    """How many processes the kernel has killed because the machine, or a container, was out of memory."""
+    """How many processes Linux has killed because the machine, or a container, was out of memory."""
     try:
         words = Path("/proc/vmstat").read_text().split()
         return int(words[words.index("oom_kill") + 1])
@@ -128,7 +129,7 @@ def _fits(folder: Path, most_bytes: int) -> bool:
 def family(pid: int) -> list[int]:
     """The process, all of its session, and all that these have started.
 
-    A session keeps a child whose parent has ended. A kernel begins one of its own.
+    A child whose parent has ended is still in its session. A Jupyter kernel starts a session of its own.
     """
     children: dict[int, list[int]] = {}
     members = [pid]
@@ -148,7 +149,7 @@ def family(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process has memory: one that has ended, and that nobody has asked about, has none."""
+    """Whether a process has memory. A zombie (it has ended, its parent has not yet waited) has none."""
     try:
         return Path(f"/proc/{pid}/statm").read_text().split()[1] != "0"
     except (OSError, IndexError):
@@ -157,7 +158,7 @@ def alive(pid: int) -> bool:
 
 def kill(pid: int) -> None:
     """End a process and its family."""
-    for _ in range(20):  # what is started while we kill is found in the next round
+    for _ in range(20):  # a process started while we kill is found in the next round
         members = [member for member in family(pid) if alive(member)]
         for member in members:
             try:

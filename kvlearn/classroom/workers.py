@@ -56,7 +56,7 @@ class Workers:
         return problem
 
     def run(self, submitted: Path, executed: Path, record: str) -> str | None:
-        """Have a worker run a notebook and write it to `executed`; a sentence if it could not be."""
+        """Have a worker run a notebook and write it to `executed`; return a sentence if that failed."""
         folders, number = self.folders, self.numbers.get()
         try:
             job = Job(

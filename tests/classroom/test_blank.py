@@ -32,11 +32,11 @@ def test_a_blank_that_comes_through():
 @pytest.mark.parametrize(
     "outputs, says",
     [
-        (right(NAME), f"the check of {NAME} calls a blank answer right"),
+        (right(NAME), f"the check of {NAME} accepts a blank answer"),
         ([error("CellTimeoutError", "This cell had not ended after 1 seconds.")], "had not ended after 1"),
         ([error("OutOfMemory", "This cell took more than 1 GiB of memory.")], "more than 1 GiB"),
-        ([error("NotRun", "The notebook had not ended.")], "did not come to its end"),
-        ([], f"the check of {NAME} did not come to its end"),
+        ([error("NotRun", "The notebook had not ended.")], "did not finish"),
+        ([], f"the check of {NAME} did not finish"),
     ],
     ids=["right", "time", "memory", "not run", "nothing"],
 )
@@ -71,7 +71,7 @@ def test_a_blank_that_fails_stops_the_class(tmp_path, monkeypatch):
     with pytest.raises(SandboxError) as refused:
         grade._run({"jane": "x", "john": "y"}, folders, Settings((1, 2)), None, result, print)
     assert str(refused.value).startswith(
-        f"A blank {ASSIGNMENT} was tried first, and failed: Python did not start in the sandbox: bwrap: No "
+        f"A blank {ASSIGNMENT} was run first and failed: Python did not start in the sandbox: bwrap: No "
         "permissions to create a new namespace. Nothing was graded"
     )
     assert "docs/instructors.md" in str(refused.value)

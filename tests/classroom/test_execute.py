@@ -159,7 +159,7 @@ def test_a_loop_that_catches_the_interrupt():
     inside_the_check = "def merge_heads(x):" + LOOP.replace("\n", "\n    ")
     given, endless = notebook(LOOP, merge_heads=inside_the_check), (LOOP, "merge_heads-check")
     found, _ = run(given, Limits(cell_seconds=2), endless=endless)
-    ended = "This cell had not ended after 2 seconds, and was ended."
+    ended = "This cell had not ended after 2 seconds, and was stopped."
     assert found[3] == ([ended], [])
     assert found["split_heads-check"] == ([], [True])
     assert found["merge_heads"] == ([], []) and found["merge_heads-check"] == ([ended], [])
@@ -177,7 +177,7 @@ for _ in range(20):
 time.sleep(60)
 """
     found, _ = run(notebook(split_heads=bomb), Limits(memory_bytes=2 * 2**30))
-    assert found["split_heads"] == (["This cell took more than 2 GiB of memory, and was ended."], [])
+    assert found["split_heads"] == (["This cell took more than 2 GiB of memory, and was stopped."], [])
     assert found["merge_heads-check"] == ([], [True])
 
 
@@ -185,7 +185,7 @@ def test_a_list_that_grows_and_is_kept():
     """The answer's list still holds all memory after its MemoryError: every cell behind it would fail too."""
     grows = "held = []\nwhile True:\n    held.append(bytearray(2**20))"
     found, _ = run(notebook(split_heads=grows), Limits(memory_bytes=3 * 2**29))
-    assert found["split_heads"][0][-1] == "This cell took more than 1.5 GiB of memory, and was ended."
+    assert found["split_heads"][0][-1] == "This cell took more than 1.5 GiB of memory, and was stopped."
     assert found["merge_heads-check"] == ([], [True])
 
 
@@ -210,7 +210,7 @@ NO_OUTPUT = "from IPython.display import publish_display_data\npublish_display_d
 def test_messages_that_are_none():
     """What code sends Jupyter past IPython ends the worker, and the submission is never graded."""
     found, done = run(notebook(SEND, BAD_SIGNATURE, NO_OUTPUT))
-    unreadable = ["This cell sent Jupyter a message that cannot be read, and was ended."]
+    unreadable = ["This cell sent Jupyter a message that cannot be read, and was stopped."]
     assert found[3] == found[4] == found[5] == (unreadable, [])
     nbformat.validate(done)
     assert found["split_heads-check"] == ([], [True]) and found["merge_heads-check"] == ([], [True])
@@ -229,7 +229,7 @@ time.sleep(60)
     deep = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')"
     limits = Limits(file_bytes=16 * 2**20)
     found, _ = run(notebook(fill, split_heads=RIGHT["split_heads"] + deep), limits, scratch=tmp_path)
-    assert found[3] == (["This cell wrote more than 16 MiB or 1000 files, and was ended."], [])
+    assert found[3] == (["This cell wrote more than 16 MiB or 1000 files, and was stopped."], [])
     assert found["merge_heads-check"] == ([], [True])
     assert list(tmp_path.iterdir()) == []
 

@@ -125,7 +125,7 @@ def test_space_that_has_run_out_is_no_wrong_answer(number, words):
     in_cell = one(missing, left=[error("OSError", f"[Errno {number}] {words}")])
     assert [(found.state, found.stopped_by) for found in (called, in_cell)] == [("stopped", "files")] * 2
     assert called.reason.startswith(
-        "Your function wrote more, or a larger file, than a submission may.\nIt was"
+        "Your function wrote more data, or a larger file, than a submission may.\nIt was"
     )
 
 

@@ -10,7 +10,7 @@ from kvlearn.classroom.outcomes import outcomes
 from kvlearn.classroom.summary import Prose, summarise
 
 WEIGHTS, ATTEND = "attention_weights", "scaled_dot_product_attention"
-SLOW = error("CellTimeoutError", "This cell had not ended after 60 seconds, and was ended.")
+SLOW = error("CellTimeoutError", "This cell had not ended after 60 seconds, and was stopped.")
 
 
 def handed_in(student, weights, attend, copied=(), **facts):
