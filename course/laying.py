@@ -4,8 +4,8 @@
     exercises/04_kv_cache/04_kv_cache.ipynb    ->  work/04_kv_cache/04_kv_cache.ipynb
     solutions/04_kv_cache/04_kv_cache.ipynb    ->  work/04_kv_cache/04_solution.ipynb
 
-`dev.py lab` runs this file before it starts JupyterLab. JupyterLab saves what it has open by itself, so a
-learner who ran a notebook that git tracks could not pull the next edition. Git ignores the copies.
+`dev.py lab` runs this file before it starts JupyterLab. JupyterLab autosaves open notebooks, so after running a
+notebook that git tracks, a learner could not pull the next edition. Git ignores the copies.
 
 When there is a new edition, it replaces a copy that the learner has not touched; any other copy is kept.
 Running a cell already rewrites a notebook's outputs, counts and metadata, so "touched" is decided by the text
@@ -15,7 +15,7 @@ The links of a copy are rewritten to where they lead from work/: to another copy
 that mirror the originals would need no rewriting, but the exercises have always been in work/NN_name/, where
 learners have their answers.) The first cell, which says that the file is an original, is left out.
 
-It needs the standard library alone.
+Uses only the standard library.
 """
 
 import hashlib
@@ -74,7 +74,7 @@ def sentences(done: dict[str, list[str]]) -> list[str]:
         folders = sorted({posixpath.basename(posixpath.dirname(copy)) for copy in done["new"]})
         lines.append(f"New in work/: {', '.join(folders)}.")
     if done["renewed"]:
-        lines.append(f"Updated, since you have not changed it: {', '.join(done['renewed'])}.")
+        lines.append(f"Updated (you had not changed it): {', '.join(done['renewed'])}.")
     if done["kept"]:
         lines.append(
             f"Kept as you have it, although the course has a newer edition: {', '.join(done['kept'])}. "
@@ -82,7 +82,7 @@ def sentences(done: dict[str, list[str]]) -> list[str]:
         )
     if done["odd"]:
         lines.append(
-            f"Not a notebook that can be read, so left as it is: {', '.join(done['odd'])}. "
+            f"Cannot be read as a notebook, so left as it is: {', '.join(done['odd'])}. "
             "To get a new one, rename it and start again."
         )
     return lines

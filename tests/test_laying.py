@@ -106,7 +106,7 @@ def test_what_was_only_run_is_renewed(tmp_path, ran):
     if ran:
         run_and_save(tmp_path / LESSON)
     publish(tmp_path, lesson="2 + 2")
-    assert laying.lay(tmp_path) == [f"Updated, since you have not changed it: {LESSON}."]
+    assert laying.lay(tmp_path) == [f"Updated (you had not changed it): {LESSON}."]
     assert sources(tmp_path / LESSON) == ["# A lesson", "2 + 2"]
     run_and_save(tmp_path / LESSON, answer="3 + 3")
     publish(tmp_path, lesson="4 + 4")
@@ -170,7 +170,7 @@ def test_work_from_before_lessons_were_laid_loses_nothing(tmp_path, copy, change
     lines = laying.lay(tmp_path)
     assert lines[0] == "New in work/: 04_toy."  # the lesson and the solution
     if changed and copy == "as laid":
-        assert lines[1:] == [f"Updated, since you have not changed it: {EXERCISE}."]
+        assert lines[1:] == [f"Updated (you had not changed it): {EXERCISE}."]
         assert sources(path)[1] == "raise NotImplementedError  # 2"
     else:
         assert path.read_bytes() == mine
@@ -190,7 +190,7 @@ def test_a_copy_of_unknown_origin_is_kept(tmp_path):
     publish(tmp_path, exercise="2", lesson="2")
     (kept, updated) = sorted(laying.lay(tmp_path))
     assert kept.startswith(KEPT.format(EXERCISE)) and (tmp_path / EXERCISE).read_text() == mine
-    assert updated == f"Updated, since you have not changed it: {LESSON}."
+    assert updated == f"Updated (you had not changed it): {LESSON}."
 
 
 def odd_folder(path, elsewhere):
@@ -229,12 +229,12 @@ def odd_read_only(path, elsewhere):
 @pytest.mark.parametrize(
     "make, says",
     [
-        (odd_folder, "Not a notebook that can be read"),
-        (odd_link_to_nothing, "Not a notebook that can be read"),
-        (odd_pipe, "Not a notebook that can be read"),
-        (odd_half, "Not a notebook that can be read"),
-        (odd_bytes, "Not a notebook that can be read"),
-        (odd_list, "Not a notebook that can be read"),
+        (odd_folder, "Cannot be read as a notebook"),
+        (odd_link_to_nothing, "Cannot be read as a notebook"),
+        (odd_pipe, "Cannot be read as a notebook"),
+        (odd_half, "Cannot be read as a notebook"),
+        (odd_bytes, "Cannot be read as a notebook"),
+        (odd_list, "Cannot be read as a notebook"),
         (odd_link, "Kept as you have it"),
         (odd_read_only, "Kept as you have it"),
     ],
@@ -326,7 +326,7 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path, monkeypatch, step):
     laying.lay(tmp_path)
     publish(tmp_path, "3 + 3", "3", "3")
     (line,) = laying.lay(tmp_path)
-    assert line == f"Updated, since you have not changed it: {LESSON}, {EXERCISE}, {SOLUTION}."
+    assert line == f"Updated (you had not changed it): {LESSON}, {EXERCISE}, {SOLUTION}."
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -332,11 +332,11 @@ figures.course_path(ready=9)
 # ## 5 · How to work
 #
 # - **Open and close.** `python3 dev.py lab` prepares everything and opens
-#   these notebooks. The second start takes seconds.
+#   your copies of the notebooks. The second start takes seconds.
 # - **Where you work.** `dev.py lab` puts copies of the notebooks into `work/`,
 #   one folder per lesson: the lesson, its exercises, and their solutions. The
-#   copies are yours to run and to change. An update of the course renews the
-#   ones that you have not changed, and leaves the others alone.
+#   copies are yours to run and to change. A course update replaces the
+#   copies that you have not changed, and leaves the others alone.
 # - **The rhythm.** Read a lesson and run it; change a number and run it
 #   again; then do its exercises. A lesson takes an hour, or an hour and a half;
 #   its exercises take as long again.

@@ -774,9 +774,9 @@ for s in range(5):
 #   llama.cpp does it before it quantises a cache (`ggml-org/llama.cpp`
 #   PR#21038).
 # - FlashInfer returns the logarithm of the softmax's sum with each result, so
-#   that attention over two halves of a cache can be merged. Its logarithm is
-#   to base 2, and that of FlashAttention to base e. Merging one with the
-#   other gives wrong weights and no error.
+#   that attention over two halves of a cache can be merged. FlashInfer uses
+#   base 2 and FlashAttention base e. If you merge a result of one with a
+#   result of the other, the weights are wrong and nothing raises an error.
 
 # %% [markdown]
 # ## Exercises

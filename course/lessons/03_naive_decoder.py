@@ -394,10 +394,10 @@ print("same as the library's:", torch.allclose(
     attend(q, k9, v9), kvlearn.attention(q, k, v, mask), atol=1e-5))
 
 # %% [markdown]
-# The library was given the three heads and copied none of them. How it does
-# that is a matter of lesson 06. It also computes the scores in float32 when
-# the model is in half precision; `attend` would round them. Here everything
-# is float32, and the two agree.
+# The library was given the three heads and copied none of them. Lesson 06
+# shows how. It also computes the scores in float32 when the model is in
+# half precision; your `attend` would round them to half precision. Here
+# everything is float32, and the two agree.
 #
 # ## 8 · SwiGLU: a gate for each channel
 #

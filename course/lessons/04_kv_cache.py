@@ -475,9 +475,9 @@ print(batch.positions[:, :9].cpu())
 # Padding takes a slot, and so it costs bytes. It takes no position, and so
 # it changes no number.
 #
-# A row that has ended goes on taking padded slots here, at every step, until
-# the last row ends. No serving engine works that way: it gives the row's
-# place to the next request at once. Lesson 11 repairs this.
+# Here a sequence that has ended still takes one padded slot at every step,
+# until the last one ends. Serving engines do not work that way: they give
+# its place to the next request at once. You will do the same in lesson 11.
 #
 # ## The next turn
 #
@@ -646,8 +646,9 @@ for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5),
 # are clearly apart.
 #
 # One thing must not be rounded, though: the scores. A score near 60 in
-# bfloat16 can be off by 0.125, and its weight by 13 %. Here are scores that
-# spread by about 10. The error of the result, against float64:
+# bfloat16 can be off by 0.125, and its weight by 13 %. Here are scores with
+# a standard deviation of about 10, and the error of the output, compared
+# with float64:
 
 # %%
 torch.manual_seed(0)
@@ -667,8 +668,9 @@ print(f"scores in float32   {error(kvlearn.attention(q, k, v)):.1%}")
 print(f"torch's own         {error(torchs):.1%}")
 
 # %% [markdown]
-# So `kvlearn.attention` computes its scores in float32, whatever the model's
-# format, and rounds only the weights. Fused kernels do the same.
+# So `kvlearn.attention` computes its scores in float32 or better, whatever
+# the model's format, and rounds only the weights. Fused kernels do the
+# same.
 #
 # ## When it breaks
 #

@@ -609,9 +609,9 @@ print("one back and again, the same logits:",
 # would give other numbers and no error. transformers can go back past the
 # window too, if the cache was told beforehand to record what it evicts
 # ([PR 47447](https://github.com/huggingface/transformers/pull/47447)). At
-# first that was a silent bug of the kind that we refuse here: attention
-# received more keys than its mask described. With one attention function it
-# crashed; with another the output was wrong, without an error
+# first that was the kind of silent bug that our cache refuses: attention
+# received more keys than its mask described. One attention function
+# crashed; another gave wrong output without an error
 # ([PR 48280](https://github.com/huggingface/transformers/pull/48280)).
 #
 # ## When it breaks
