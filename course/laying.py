@@ -4,8 +4,8 @@
     exercises/04_kv_cache/04_kv_cache.ipynb    ->  work/04_kv_cache/04_kv_cache.ipynb
     solutions/04_kv_cache/04_kv_cache.ipynb    ->  work/04_kv_cache/04_solution.ipynb
 
-`dev.py lab` runs this file before it starts JupyterLab. JupyterLab autosaves open notebooks, so after running a
-notebook that git tracks, a learner could not pull the next edition. Git ignores the copies.
+`dev.py lab` runs this file before it starts JupyterLab. JupyterLab autosaves open notebooks, so after running
+a notebook that git tracks, a learner could not pull the next edition. Git ignores the copies.
 
 When there is a new edition, it replaces a copy that the learner has not touched; any other copy is kept.
 Running a cell already rewrites a notebook's outputs, counts and metadata, so "touched" is decided by the text
