@@ -165,8 +165,9 @@ def _pick(logits: Tensor, temperature, top_k, top_p, generator) -> Tensor:
         return logits.argmax(dim=-1)
     place = torch.device("cpu") if generator is None else generator.device
     logits = logits.to(place, torch.promote_types(logits.dtype, torch.float32))
-    # The largest becomes 0, which no small temperature can make infinite.
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / max(temperature, torch.finfo(torch.float32).tiny)
+    # The largest becomes 0, which no small temperature can make infinite; -inf / inf would be NaN.
+    temperature = min(max(temperature, torch.finfo(torch.float32).tiny), torch.finfo(torch.float32).max)
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     if top_k is not None:
         smallest_kept = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < smallest_kept, float("-inf"))

@@ -149,9 +149,10 @@ def _tiny(dtype: torch.dtype, device: torch.device, **functions: Callable) -> De
     weights = {}
     for name, shape in ((name, tensor.shape) for name, tensor in decoder.named_parameters()):
         if len(shape) == 1:
-            numbers = torch.ones(shape, device="cpu")
+            numbers = torch.ones(shape, dtype=torch.float32, device="cpu")
         else:
-            numbers = torch.randn(shape, generator=generator, device="cpu") / shape[1] ** 0.5
+            numbers = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+            numbers /= shape[1] ** 0.5
         weights[name] = numbers.to(device=device, dtype=dtype)
     weights["lm_head.weight"] = weights["embed_tokens.weight"]
     decoder.load_state_dict(weights, assign=True)

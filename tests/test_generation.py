@@ -393,6 +393,15 @@ def test_greedy_is_the_limit_of_drawing():
     assert pick(logits, temperature=1e-4, generator=torch.Generator().manual_seed(0)).tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e39, 1e300])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_forbidden_token_stays_forbidden_at_any_temperature(dtype, temperature):
+    """Catches -inf / inf, which is NaN, once the temperature is more than float32 can hold."""
+    logits = torch.tensor([[-math.inf, 3.0, 1.0]], dtype=dtype).expand(50, -1)
+    drawn = set(pick(logits, temperature, generator=torch.Generator().manual_seed(0)).tolist())
+    assert drawn == ({1} if temperature < 1 else {1, 2})
+
+
 def test_rows_are_drawn_from_their_own_logits():
     """One filter for all rows: a row would be held to another's likeliest tokens."""
     logits = torch.tensor([[9.0, 8.0, -9.0, -9.0], [-9.0, -9.0, 8.0, 9.0]])

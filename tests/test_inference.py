@@ -1,6 +1,8 @@
 """A prepared decoder gives a plain decoder's logits, whatever is put into it and whatever is done to it."""
 
 import copy
+import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from kvlearn.inference import PreparedDecoder
 from kvlearn.linear import by_inputs, whole
 from kvlearn.measure import count_pairs, count_projections
 from kvlearn.quantization import QuantSpec
-from kvlearn.rope import apply_rope
+from kvlearn.rope import RopeScaling, apply_rope
 
 VARIANTS = {
     "llama": {},
@@ -150,7 +152,39 @@ def drop_a_layer(model):
     del model.layers[1]
 
 
-CHANGES = [write_in_place, give_new_data, give_a_new_parameter, replace_a_module, drop_a_layer]
+def give_a_bias(model):
+    proj = model.layers[0].mlp.up_proj
+    proj.bias = torch.nn.Parameter(torch.ones(proj.out_features, dtype=model.dtype), requires_grad=False)
+
+
+class Twice(torch.nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def parametrize(model):
+    torch.nn.utils.parametrize.register_parametrization(model.layers[1].mlp.up_proj, "weight", Twice())
+
+
+def replace_a_forward(model):
+    model.layers[1].mlp.forward = torch.zeros_like
+
+
+def narrow_a_window(model):
+    model.layers[0].self_attn.window = 2
+
+
+def turn_faster(model):
+    for layer in model.layers:
+        layer.self_attn.rope_theta = 7.0
+
+
+def scale_rope(model):
+    model.rope = partial(apply_rope, scaling=RopeScaling(8.0, 1.0, 4.0, 16))
+
+
+CHANGES = [write_in_place, give_new_data, give_a_new_parameter, replace_a_module, drop_a_layer, give_a_bias,
+           parametrize, replace_a_forward, narrow_a_window, turn_faster, scale_rope]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -189,6 +223,164 @@ def test_hooks_see_every_module():
         same(plain, prepared, tokens)
     assert pairs.pairs(0) == 2 * 15
     assert prepared.is_prepared()
+
+
+def test_a_head_cut_in_place_is_seen():
+    """Catches a weight that begins where it did and has fewer rows: the old ones would still be used."""
+    plain, prepared = pair()
+    for model in (plain, prepared):
+        model.lm_head.weight.data = model.lm_head.weight.data[:9]
+    same(plain, prepared, random_tokens(1, 3))
+
+
+def test_rope_without_the_scaling_of_the_config():
+    """Catches angles taken from the config where the learner has put another RoPE."""
+    plain, prepared = pair(rope_scaling=RopeScaling(8.0, 1.0, 4.0, 16))
+    same(plain, prepared, random_tokens(1, 9))
+    plain.rope = prepared.rope = apply_rope
+    same(plain, prepared, random_tokens(1, 9))
+
+
+def test_what_attention_and_cache_are_given_is_contiguous():
+    """Catches a learner's `view`, right in a plain decoder, that fails on other strides."""
+    seen = []
+
+    def own_attention(q, k, v, mask):
+        seen.extend((q.is_contiguous(), k.is_contiguous()))
+        return attention(q, k, v, mask=mask)
+
+    for model in pair(attention=own_attention):
+        model(random_tokens(2, 5))
+    assert all(seen)
+
+
+def own_rope_in_float32(x, positions, theta):
+    return apply_rope(x.float(), positions, theta)
+
+
+@pytest.mark.parametrize("widened", [False, True])
+def test_other_dtypes_of_a_learners_rope_and_attention(monkeypatch, widened):
+    """Catches queries of another dtype that the kernel refuses, and an output that only some machines do."""
+    monkeypatch.setattr(linear, "fastest_for_many", lambda *_: linear.widened if widened else whole)
+    plain, prepared = pair(torch.bfloat16, rope=own_rope_in_float32)
+    tokens = random_tokens(2, 7)
+    torch.testing.assert_close(prepared(tokens), plain(tokens), atol=0.3, rtol=0)
+    for model in pair(torch.bfloat16, attention=lambda q, k, v, mask: attention(q, k, v, mask=mask).float()):
+        with pytest.raises(RuntimeError, match="same dtype"):
+            model(tokens)
+    for model in pair(attention=lambda q, k, v, mask: q.transpose(1, 2).flatten(2)):
+        with pytest.raises(Exception, match="b h l d"):  # einops says what it got
+            model(tokens)
+
+
+class OwnCache:
+    """Only what the decoder calls. `change` does to keys and values what a learner's mistake would do."""
+
+    def __init__(self, change=lambda x: x):
+        self.change, self.keys, self.values, self.places = change, {}, {}, {}
+
+    @property
+    def next_position(self):
+        return self.places[2].amax(dim=1) + 1 if self.places else torch.zeros(2, dtype=torch.long)
+
+    def update(self, layer, k, v, positions):
+        for kept, new, dim in ((self.keys, k, 2), (self.values, v, 2), (self.places, positions, 1)):
+            kept[layer] = torch.cat((kept[layer], new), dim=dim) if layer in kept else new
+        return self.change(self.keys[layer]), self.change(self.values[layer])
+
+    def key_positions(self, layer):
+        return self.places[layer]
+
+
+MISTAKES = {
+    "room that is not written yet": lambda x: torch.nn.functional.pad(x, (0, 0, 0, 3)),
+    "one row for all": lambda x: x[:1],
+    "heads that do not fit": lambda x: x.repeat(1, 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_cache_with_a_mistake_gets_the_same_message(name):
+    """Catches keys that the kernel takes in silence, where `attention` says what is wrong with them."""
+    messages = []
+    for model in pair():
+        with pytest.raises(ValueError) as error:
+            model(random_tokens(2, 4), OwnCache(MISTAKES[name]))
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
+class OneTensorOfPositions(OwnCache):
+    """Writes each layer's positions into the same tensor; layers 1 and 2 have lost some slots."""
+
+    def key_positions(self, layer):
+        self.shared = getattr(self, "shared", self.places[layer].clone())
+        self.shared[:, :layer] = -1
+        return self.shared
+
+
+def test_a_cache_may_be_written_from_scratch():
+    """Catches what only `KVCache` has asked of every cache, and a mask kept for a tensor that has changed."""
+    plain, prepared = pair()
+    tokens, positions = padded([[7, 8, 9, 1, 2, 3, 4], [5, 6, 7]])
+    for kind, chunks in ((OneTensorOfPositions, (7,)), (OwnCache, (5, 1, 1))):
+        outs = []
+        for model in (plain, prepared):
+            cache, steps = kind(), zip(tokens.split(chunks, 1), positions.int().split(chunks, 1), strict=True)
+            outs.append(torch.cat([model(part, cache, places) for part, places in steps], dim=1))
+        torch.testing.assert_close(*outs, atol=1e-10, rtol=0)
+
+
+def test_gradients_are_those_of_a_plain_decoder():
+    """Catches NaN from padding, a second derivative that the kernel lacks, and hooks that never run."""
+    tokens, positions = padded([[7, 8, 9, 1, 2], [5, 6]])
+    factor = torch.ones((), dtype=torch.float64, requires_grad=True)
+    found = []
+    for model in pair(rope=lambda x, p, theta: apply_rope(x, p, theta) * factor):
+        (by_rope,) = torch.autograd.grad(model(tokens, positions=positions).square().sum(), factor)
+        x, runs = model.embed_tokens(tokens).requires_grad_(), []
+        hook = model.layers[1].mlp.register_full_backward_hook(lambda *_, runs=runs: runs.append(1))
+        out = model.run(x, positions, None, False).square().sum()
+        (first,) = torch.autograd.grad(out, x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        hook.remove()
+        found.append((by_rope, first.detach(), second, torch.tensor(len(runs))))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+    assert found[0][3] > 0
+
+
+def test_counters_of_operations_see_the_plain_decoder():
+    """Catches FLOPs that the fused kernel hides, hooks on all modules, and autocast's dtype."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    flops, calls, errors = [], [], []
+    for model in pair(torch.float32):
+        with FlopCounterMode(display=False) as counter:
+            model(random_tokens(1, 7))
+        flops.append(counter.get_total_flops())
+        seen = []
+        hook = torch.nn.modules.module.register_module_forward_hook(
+            lambda m, *_, seen=seen: seen.append(type(m))
+        )
+        model(random_tokens(1, 7))
+        hook.remove()
+        calls.append([kind.__name__ for kind in seen[:-1]])
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError) as error:
+            model(random_tokens(1, 7), GrowingCache(model.config))
+        errors.append(str(error.value))
+    for found in (flops, calls, errors):
+        assert found[0] == found[1]
+
+
+def test_another_dtype_lets_go_of_the_old_weights():
+    """Catches `model.half()` that keeps the joined float32 weights beside the new ones; a `to` that changes
+    nothing leaves the model prepared."""
+    _, prepared = pair()
+    assert prepared.to("cpu").is_prepared()
+    layer = weakref.ref(prepared._prepared[0][0])
+    prepared.half()
+    assert layer() is None and not prepared.is_prepared()
 
 
 def test_bfloat16_widened_or_not_is_close_to_float32(monkeypatch):

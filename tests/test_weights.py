@@ -149,6 +149,17 @@ def test_tiny_is_the_same_each_time():
     assert not any(weights.requires_grad for weights in one.parameters())
 
 
+def test_tiny_is_the_same_whatever_torchs_default_dtype():
+    """Would catch weights drawn in torch's default dtype: in bfloat16 they are other, rounded numbers."""
+    expected = load("tiny")[0]
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = load("tiny")[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("name", ["tiny", "recall", "folder", "gguf"])
 def test_a_model_loads_the_same_wherever_torch_makes_its_tensors(tmp_path, name):
     """`torch.set_default_device` took the weights, or only some, to another device; under
