@@ -129,7 +129,8 @@ def test_processor(monkeypatch):
     many = {torch.float32: whole, torch.bfloat16: widened}
     monkeypatch.setattr(linear, "fastest_for_many", lambda dtype, threads: many[dtype])
     assert doctor.processor().found == (
-        f"{measure.machine()['cpu']}. Fastest products in float32: q k v, gate up, head by_inputs; "
+        f"{measure.machine()['cpu']}. The fastest ways to multiply, measured just now (kvlearn/linear.py), "
+        "in float32: q k v, gate up, head by_inputs; "
         "o, down whole; prompts whole. In bfloat16: q k v, o, gate up, down, head whole; prompts widened"
     )
 
