@@ -162,7 +162,13 @@ PIP_OURS += ("requirement", "editable", "no-build-isolation")
 def pip_environment(python=None):
     """Environment variables for pip: the user's settings, from variables and files, except PIP_OURS."""
     asked = [python or PYTHON, "-m", "pip", "config", "list", "-v"]
-    said = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()).stdout
+    # pip before 25 takes a setting `user = yes` for "list the user's file alone".
+    quietly = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "env": dict(environment(), PIP_USER="0"),
+    }
+    said = subprocess.run(asked, **quietly).stdout
     lines = re.findall(
         r"^(global|install|:env:)[.]([\w-]+)=(.*)$", said.decode("utf-8", "replace"), re.MULTILINE
     )

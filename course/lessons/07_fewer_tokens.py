@@ -427,7 +427,8 @@ for name, (local, window, full, heads, dim) in shapes.items():
 from kvlearn import recall
 
 reference = recall.filler_text()
-objects = reference[reference.index("Objects, values and types\n***"):][:4000]
+start = reference.index("Objects, values and types\n***")
+objects = reference[start : start + 4000]
 note = tokenizer.encode("The pass key is 4182. Remember it: 4182 is the "
                         "pass key.\n\n")
 filler = tokenizer.encode(objects)[:90]
