@@ -337,17 +337,19 @@ def test_gradients_are_those_of_a_plain_decoder():
     factor = torch.ones((), dtype=torch.float64, requires_grad=True)
     found = []
     for model in pair(rope=lambda x, p, theta: apply_rope(x, p, theta) * factor):
-        (by_rope,) = torch.autograd.grad(model(tokens, positions=positions).square().sum(), factor)
+        out = model(tokens, positions=positions).square().sum()
+        (by_rope,) = torch.autograd.grad(out, factor, create_graph=True)
+        (curvature,) = torch.autograd.grad(by_rope, factor)
         x, runs = model.embed_tokens(tokens).requires_grad_(), []
         hook = model.layers[1].mlp.register_full_backward_hook(lambda *_, runs=runs: runs.append(1))
         out = model.run(x, positions, None, False).square().sum()
         (first,) = torch.autograd.grad(out, x, create_graph=True)
         (second,) = torch.autograd.grad(first.square().sum(), x)
         hook.remove()
-        found.append((by_rope, first.detach(), second, torch.tensor(len(runs))))
+        found.append((by_rope.detach(), curvature, first.detach(), second, torch.tensor(len(runs))))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
-    assert found[0][3] > 0
+    assert found[0][-1] > 0
 
 
 def test_counters_of_operations_see_the_plain_decoder():
