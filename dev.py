@@ -97,8 +97,9 @@ print(json.dumps([platform.python_version(), kvlearn and kvlearn.origin, folder]
 
 
 def ask_venv():
-    """(Python version, file of kvlearn, folder it was installed from) of .venv. The last two are None if
-    kvlearn is not installed; the result is None if .venv has no Python that runs."""
+    """The Python version of .venv, the kvlearn that it imports, and the folder that was installed from.
+
+    The last two are None if kvlearn is not installed. The result is None if .venv has no working Python."""
     command = [PYTHON, "-I", "-c", FACTS]
     try:
         return json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL, env=environment()))

@@ -230,10 +230,10 @@ def test_settings_of_python_stay_outside(monkeypatch):
     assert variables["PATH"].split(os.pathsep)[0] == str(ROOT / ".venv" / "bin")
 
 
-def test_the_kernel_of_the_course_comes_first(monkeypatch):
+def test_the_kernel_of_the_course_comes_first(monkeypatch, tmp_path):
     """Would catch lessons in the "python3" kernel of another environment, which JUPYTER_PATH names."""
-    monkeypatch.setenv("JUPYTER_PATH", "/opt/theirs")
-    assert dev.environment()["JUPYTER_PATH"] == f"{ROOT}/.venv/share/jupyter{os.pathsep}/opt/theirs"
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    assert dev.environment()["JUPYTER_PATH"] == f"{ROOT}/.venv/share/jupyter{os.pathsep}{tmp_path}"
     monkeypatch.delenv("JUPYTER_PATH")
     assert dev.environment()["JUPYTER_PATH"] == f"{ROOT}/.venv/share/jupyter"
 
