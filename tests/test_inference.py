@@ -421,3 +421,19 @@ def test_an_unprepared_decoder_is_a_decoder():
     model = PreparedDecoder(config)
     assert isinstance(model, Decoder) and not model.is_prepared()
     assert model(random_tokens(1, 3)).shape == (1, 3, config.vocab_size)
+
+
+def test_widened_prompts_stay_wide_between_layers(monkeypatch):
+    """Catches a prompt rounded to 16 bits after every product, which costs time and precision."""
+    monkeypatch.setattr(linear, "fastest_for_many", lambda *_: linear.widened)
+    plain, _ = pair(torch.float32)
+    low = PreparedDecoder(plain.config).to(torch.bfloat16)
+    low.load_state_dict(plain.state_dict())
+    low.requires_grad_(False).prepare()
+    seen, normed = [], inference.normed
+    monkeypatch.setattr(inference, "normed", lambda x, norm: seen.append(x.dtype) or normed(x, norm))
+    low(random_tokens(1, 12))
+    assert seen == [torch.float32] * 2 * plain.config.num_layers + [torch.bfloat16]
+    seen.clear()
+    low(random_tokens(1, 1))
+    assert set(seen) == {torch.bfloat16}

@@ -127,3 +127,22 @@ def test_bfloat16_is_widened_only_where_that_is_faster(monkeypatch):
             assert linear.fastest_for_many(torch.float32, 1) is whole
         finally:
             linear.fastest_for_many.cache_clear()
+
+
+def test_only_a_part_of_a_huge_matrix_is_timed(monkeypatch):
+    """Catches a measurement that needs several times the memory of the largest layer of a large model."""
+    fastest.cache_clear()
+    widths = []
+
+    def record(candidates, x):
+        widths.extend(products[0](x).shape[-1] for products in candidates.values())
+        return whole, False
+
+    monkeypatch.setattr(linear, "least_time", record)
+    monkeypatch.setattr(linear, "HUGE_BYTES", 2_000_000)
+    monkeypatch.setattr(linear, "BEYOND_CACHE_BYTES", 1_000_000)
+    try:
+        fastest(7000, 500, torch.float32, 2)
+    finally:
+        fastest.cache_clear()
+    assert widths == [1000] * 4
