@@ -62,7 +62,7 @@ def environment(threads=True):
     packages before its own, PYTHONOPTIMIZE removes the asserts of the tests, and PYTHONWARNINGS=error stops a
     lesson at any library's warning. Only those that cannot change what code does are passed on.
     """
-    harmless = ("PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+    harmless = ("PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED")
     dropped = [name for name in os.environ if name.startswith("PYTHON") and name not in harmless]
     dropped += socks_proxies()
     variables = {name: value for name, value in os.environ.items() if name not in dropped}
@@ -261,9 +261,10 @@ def lab(arguments):
     fetch_model()
     subprocess.call([PYTHON, os.path.join("course", "laying.py")], cwd=ROOT, env=environment())
     start = START if os.path.exists(os.path.join(ROOT, START)) else "notebooks/00_start_here.ipynb"
-    print("The lessons open in the browser. If none opens, copy the address with the token from below.")
+    print("The lessons open in the browser. If none opens, copy the address that follows, token included.")
     command = [PYTHON, "-m", "jupyterlab", "--ServerApp.root_dir=" + ROOT]
     command += ["--LabApp.default_url=/lab/tree/" + start]
+    command.append("--log-level=WARN")  # else the address is lost between a page of messages
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # containers
     variables = dict(environment(threads=False), JUPYTER_CONFIG_PATH=jupyter_folders())
@@ -313,7 +314,10 @@ def test(arguments):
         passed, failed = passed + (not bad), failed + bool(bad)
     with tempfile.TemporaryDirectory() as folder:
         junit = os.path.join(folder, "junit.xml")
-        command = [PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--durations=10"]
+        workers = min(max(os.cpu_count() or 1, 2), 4)
+        if not fast:
+            workers += 1  # many of the slow tests wait: for a time limit, for a kernel to start
+        command = [PYTHON, "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile", "--durations=10"]
         command.append("--no-loadscope-reorder")  # keep conftest.py's order: the longest files first
         command += ["--junitxml", junit]
         command += ["tests"] if fast else ["tests", "notebooks", "solutions"]

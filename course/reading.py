@@ -73,6 +73,8 @@ def unexecuted(root: Path, target: Target, points=registered_points) -> Notebook
     for cell in cells:
         keep_known(cell, target.source)
     cells.insert(0, what_it_is(target))
+    if target.released:
+        cells.append(ways_on(root, target))
     notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.nbformat_minor = 5
     # What reading.py and marks.py do shows in the cells; only what running.py does must be remembered.
@@ -92,6 +94,20 @@ def what_it_is(target: Target) -> NotebookNode:
     """The first cell of a built notebook. Instructors hand out assignments, and students write in those."""
     text = f"*{WHAT_IT_IS}\n{GIVEN}*" if target.released else f"*{WHAT_IT_IS}*"
     return nbformat.v4.new_markdown_cell(text, id=ORIGINAL, metadata={"tags": [ORIGINAL, "remove-cell"]})
+
+
+def ways_on(root: Path, target: Target) -> NotebookNode:
+    """The last cell of an assignment: links back to its lesson and on to the next."""
+    lessons = [t for t in targets(root) if not t.released]
+    links = [f"Back to the lesson: {link_to(root, t)}" for t in lessons if t.name == target.name]
+    links += [f"Next: {link_to(root, t)}" for t in lessons if t.name > target.name][:1]
+    return nbformat.v4.new_markdown_cell(" · ".join(links), id="ways-on")
+
+
+def link_to(root: Path, lesson: Target) -> str:
+    """A link from an assignment (solutions/NAME/ and exercises/NAME/ lie equally deep) to a lesson."""
+    title = (root / lesson.source).read_text(encoding="utf-8").splitlines()[1]
+    return f"[{title.removeprefix('# # ')}](../../{lesson.built})"
 
 
 def keep_known(cell, source: str) -> None:

@@ -50,6 +50,7 @@ def examine() -> Iterator[Finding]:
     yield model()
     yield packages("Jupyter", LESSON_PACKAGES, MISSING, "notebooks")
     yield packages("Tests", TEST_PACKAGES, NOTE, "test")
+    yield grading()
 
 
 def python() -> Finding:
@@ -202,6 +203,19 @@ def packages(subject: str, names: tuple[str, ...], if_absent: str, extra: str) -
         return Finding(subject, found)
     advice = f'Not installed: {absent}. In the folder of the course: {_pip()} install -e ".[{extra}]"'
     return Finding(subject, found, if_absent, advice)
+
+
+def grading() -> Finding:
+    """What `kvlearn classroom` needs to run students' code in a sandbox. Learners need nothing of it."""
+    if sys.platform != "linux":
+        return Finding("Grading", "not on this system: it needs Linux", NOTE, "Only instructors need it.")
+    if shutil.which("bwrap"):
+        return Finding("Grading", "bubblewrap is installed")
+    advice = (
+        "Only instructors need it, to run students' code in a sandbox; its tests are skipped. On Debian and "
+        "Ubuntu: sudo apt install bubblewrap"
+    )
+    return Finding("Grading", "bubblewrap is not installed", NOTE, advice)
 
 
 def _version(name: str) -> str | None:

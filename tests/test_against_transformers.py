@@ -76,6 +76,7 @@ def test_a_full_pass(name, dtype):
     agree(ours(tokens), theirs(tokens).logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("kind", CACHES)

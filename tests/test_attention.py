@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from kvlearn.attention import attention, attention_weights, causal_mask, position_mask
 
@@ -57,9 +56,12 @@ def test_position_mask_is_the_rule_cell_by_cell():
                     assert bool(mask[b, 0, i, j]) == sees
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length, keys", [(5, 5), (2, 5), (1, 8), (0, 3), (1, 1)])
 def test_causal_mask_is_torchs_lower_right(length, keys):
     """pytorch/pytorch#108108: `is_causal` aligns top left, so that 2 queries over 5 keys see 1 and 2."""
+    from torch.nn.attention.bias import causal_lower_right  # imports torch's compiler: seconds
+
     mask = causal_mask(length, keys)
     assert mask.shape == (length, keys) and mask.dtype == torch.bool
     assert torch.equal(mask, torch.ones(length, keys).tril(keys - length).bool())

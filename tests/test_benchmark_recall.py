@@ -76,6 +76,7 @@ def test_how_many_tokens_are_quantised(length, axis, residual, tokens):
     assert quantised_tokens(length, axis, residual) == tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["fp8 token 0", "int8 kivi 32", "int4 token 32", "int4 kivi 0", "int2 kivi 128", "int2 token 0 keys",
@@ -175,6 +176,7 @@ def test_perplexities_are_compared_window_by_window():
     assert cell["ratio_interval"] == pytest.approx([np.exp(0.1)] * 2, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_their_scheme_and_length():
     """Would catch a length's samples under another length, and seeds that do not say whose numbers follow."""
     samples = [

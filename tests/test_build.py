@@ -6,7 +6,7 @@ import shutil
 
 import nbformat
 import pytest
-from course_tools import build, code_cells, marks, reading, running, stop_of
+from course_tools import ROOT, build, code_cells, marks, reading, running, stop_of
 
 from kvlearn.checks import REGISTRY
 
@@ -182,6 +182,24 @@ def test_what_is_built_says_at_its_top_what_it_is(course):
 
 
 @pytest.mark.slow
+def test_an_assignment_leads_back_to_its_lesson_and_on_to_the_next(course):
+    """Would catch a learner who has finished the exercises and has no way to go on."""
+    for folder in ("solutions", "exercises"):
+        cells = nbformat.read(course / folder / "07_toy/07_toy.ipynb", as_version=4).cells
+        assert cells[-1].source == "Back to the lesson: [A lesson](../../notebooks/07_toy.ipynb)"
+    ends = {
+        target.name: nbformat.read(ROOT / target.released, as_version=4).cells[-1].source
+        for target in reading.targets(ROOT)
+        if target.released
+    }
+    assert ends["04_kv_cache"] == (
+        "Back to the lesson: [04 · The KV cache](../../notebooks/04_kv_cache.ipynb)"
+        " · Next: [05 · Napkin maths](../../notebooks/05_napkin.ipynb)"
+    )
+    assert [name for name, text in ends.items() if "Next: " not in text] == [max(ends)]
+
+
+@pytest.mark.slow
 def test_a_lesson_keeps_what_a_reader_should_see(course):
     """Would catch outputs that are lost, joined wrongly, or that carry a widget's id or a local path."""
     two, four, widget, error, four_again = code_cells(course / "notebooks/07_toy.ipynb")
@@ -213,7 +231,7 @@ def test_an_exercise_is_its_solution_without_the_answers(course):
     ]
     assert [c.metadata.get("editable", True) for c in (split, split_check)] == [True, False]
     assert split_check.source == 'kvlearn.check("split_heads", split_heads)'
-    prose = nbformat.read(path, as_version=4).cells[-1]
+    *_, prose, _ = nbformat.read(path, as_version=4).cells
     assert prose.source == "YOUR ANSWER HERE" and prose.metadata.nbgrader.grade_id == "a_copy-why"
     assert prose.metadata.get("editable", True)
 

@@ -75,6 +75,7 @@ def test_the_supported_pythons_pass(version):
     assert dev.version_problem(version) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", OTHER_PYTHONS)
 def test_dev_is_readable_to_a_python_that_it_refuses(version):
     """Would catch new syntax in dev.py: an old Python must reach the sentence that sends it away."""

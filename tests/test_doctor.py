@@ -109,6 +109,19 @@ def test_device(monkeypatch):
     assert doctor.device() == doctor.Finding("Device", "cuda (Some GPU)")
 
 
+def test_grading(monkeypatch):
+    """Would catch a learner who is told that something is missing, and an instructor who is told nothing."""
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "bwrap" else None)
+    assert doctor.grading() == doctor.Finding("Grading", "bubblewrap is installed")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    absent = doctor.grading()
+    assert absent.state == NOTE and absent.advice.startswith("Only instructors need it")
+    assert absent.advice.endswith("apt install bubblewrap")
+    monkeypatch.setattr(doctor.sys, "platform", "darwin")
+    assert doctor.grading().state == NOTE and "needs Linux" in doctor.grading().found
+
+
 def test_threads(monkeypatch):
     """Would catch the number of cores printed as the number of threads."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)

@@ -131,6 +131,7 @@ def test_no_graph_is_built():
 # The cache --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("chunk", [*range(1, 11), 100])
 def test_every_prefill_chunk_gives_the_same(kind, chunk):
@@ -154,6 +155,7 @@ def test_every_prefill_chunk_gives_the_same(kind, chunk):
     assert cache.length == 9 + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CACHES)
 def test_a_conversation_goes_on_in_the_same_cache(kind):
     """The second turn is the same call with the longer text, and only what is new is fed."""

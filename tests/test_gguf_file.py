@@ -27,6 +27,7 @@ def test_rows_undo_the_converter():
     assert torch.equal(half_split_rows(ggml_order(weights, 6), 6), weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_tensors_are_what_the_file_holds(tmp_path, kind, tied):

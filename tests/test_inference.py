@@ -58,6 +58,7 @@ def test_logits_are_those_of_a_plain_decoder(by_column, name):
     same(plain, prepared, rows, positions=positions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [GrowingCache, StaticCache, SlidingWindowCache, QuantizedCache])
 def test_every_cache_serves(by_column, make):
     """Catches a mask kept from an earlier layer or step, and keys of the wrong positions."""

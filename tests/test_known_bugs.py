@@ -323,6 +323,7 @@ def test_43_lengths_are_python_numbers_and_said_to_be():
     assert "Eager only" in kvlearn.cache.base.__doc__
 
 
+@pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize(
     "dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-5), (torch.bfloat16, 0.05)]

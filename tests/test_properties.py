@@ -4,6 +4,7 @@ The oracle is one pass without a cache. What is drawn is drawn again in the same
 """
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given, settings
 from tiny_decoder import CACHES, tiny_decoder
@@ -50,6 +51,7 @@ def draw_chunks(data, rows):
         yield tokens, positions
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data(), decoder=decoders, kind=kinds, rows=ROWS)
 def test_any_split_of_any_batch_is_one_pass(data, decoder, kind, rows):
@@ -66,6 +68,7 @@ def test_any_split_of_any_batch_is_one_pass(data, decoder, kind, rows):
         assert torch.allclose(ours, alone(decoder, row), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data(), decoder=decoders, kind=kinds, rows=ROWS)
 def test_rolled_back_and_reordered_is_one_pass(data, decoder, kind, rows):
@@ -86,6 +89,7 @@ def test_rolled_back_and_reordered_is_one_pass(data, decoder, kind, rows):
         assert torch.allclose(last, alone(decoder, [*text, token])[-1], rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data(), decoder=decoders, kind=st.sampled_from([None, *CACHES.values()]), rows=ROWS)
 def test_generating_together_is_generating_alone(data, decoder, kind, rows):
@@ -102,6 +106,7 @@ def test_generating_together_is_generating_alone(data, decoder, kind, rows):
         assert cache.next_position.tolist() == lengths
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data(), decoder=decoders, kind=kinds, row=st.lists(TOKENS, min_size=1, max_size=9))
 def test_identical_rows_give_identical_outputs(data, decoder, kind, row):
@@ -115,6 +120,7 @@ def test_identical_rows_give_identical_outputs(data, decoder, kind, row):
     assert torch.allclose(logits[0], logits[-1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @few
 @given(
     data=st.data(),

@@ -66,6 +66,7 @@ def by_loop(x, spec):
     return out
 
 
+@pytest.mark.slow
 @every_spec
 def test_equals_a_loop_over_the_groups(spec):
     """A scale along the wrong axis, a zero that is dropped, codes that wrap round, a sign that is lost."""
@@ -300,6 +301,7 @@ def test_effective_bits(spec, bits):
 # Tokens that stay ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [s for s in SPECS if s.axis != "tensor"], ids=name)
 def test_cut_keeps_the_very_numbers(spec):
     """A cut in the middle of a group that takes a scale too few, or quantises what is left again."""

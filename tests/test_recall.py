@@ -168,6 +168,7 @@ def test_the_trained_model_is_the_one_of_its_recipe(trained):
     assert not any(parameter.requires_grad for parameter in trained.parameters())
 
 
+@pytest.mark.slow
 def test_the_trained_model_is_any_llama_folder(trained):
     """Would catch a config.json that says less than the decoder knows: transformers reads the same model."""
     theirs = transformers.LlamaForCausalLM.from_pretrained(weights.RECALL_FOLDER, dtype=torch.float32).eval()
@@ -296,6 +297,7 @@ def test_the_score_of_an_answer():
     assert log_probability.tolist() == pytest.approx([good, (4 * good + bad) / 5])
 
 
+@pytest.mark.slow
 def test_passkey_recall_is_that_of_a_pass_over_the_whole_text(tiny):
     """Would catch a question that is fed at the wrong positions, or over a cache that was not filled."""
     model, tokenizer = tiny

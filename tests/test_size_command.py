@@ -143,6 +143,7 @@ def test_what_is_no_name_of_a_model(model):
         read_napkin(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sizing.models())
 def test_every_known_model_has_a_table(name):
     """A row of the table that no sentence can be made of."""

@@ -98,6 +98,7 @@ def test_what_a_gguf_says_besides(metadata):
     assert tokenizer.decode(tokenizer.chat(HELLO)) == "<|im_start|>user Hello<|im_end|>"
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_bytes_go_round(text):
     """Any text comes back, one id a byte of UTF-8: would catch bytes that have no id."""

@@ -87,6 +87,7 @@ def test_tensors_of_whole_numbers(value, whole):
     assert is_whole_tensor(value) is whole
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensors_of_another_layout():
     """A sparse tensor has a shape and a dtype like any other, and nearly no function that takes it."""

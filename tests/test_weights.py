@@ -30,6 +30,7 @@ def cached(decoder, tokens, cache, chunks):
     return torch.cat([decoder(part, cache) for part in tokens.split(chunks, dim=1)], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [None, "15KB"])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -137,6 +138,7 @@ def test_a_type_that_weights_cannot_have(dtype):
         load("tiny", dtype=dtype)
 
 
+@pytest.mark.slow
 def test_tiny_is_the_same_each_time():
     """Would catch weights from the global generator: they would differ, and the caller's numbers change."""
     torch.manual_seed(1)
@@ -160,6 +162,7 @@ def test_tiny_is_the_same_whatever_torchs_default_dtype():
     assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "recall", "folder", "gguf"])
 def test_a_model_loads_the_same_wherever_torch_makes_its_tensors(tmp_path, name):
     """`torch.set_default_device` took the weights, or only some, to another device; under

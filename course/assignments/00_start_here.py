@@ -14,6 +14,8 @@
 #
 # Stuck? `kvlearn.hint("split_heads")` in a cell of your own gives a first
 # hint; call it again for the next one.
+#
+# Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%
 import torch

@@ -9,6 +9,8 @@
 # `L` counts the queries, `S` the keys and `D` the channels of one head. The
 # number of queries and the number of keys need not agree, and once there
 # is a cache they will not: one new query, and the keys of all the text.
+#
+# Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%
 import torch

@@ -11,6 +11,8 @@
 # Masks are boolean and **True means: may attend**. In shapes, `B` counts the
 # rows of the batch, `H` the heads, `L` the queries, `S` the keys and `D` the
 # channels of a head.
+#
+# Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%
 import torch

@@ -12,6 +12,8 @@
 # | `L` | new tokens of this step |
 # | `S` | tokens that are looked at: the stored ones and the new ones |
 # | `D` | numbers in one head's vector (head_dim) |
+#
+# Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%
 import torch

@@ -11,6 +11,8 @@
 # `"1,280 MiB"`. A rounded number counts as what it rounds: write at least
 # three digits, and more where a mistake would round to the same. GiB is
 # 2^30 bytes and GB is 10^9.
+#
+# Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%
 import kvlearn

@@ -14,6 +14,8 @@
 # | `L` | new tokens: the queries |
 # | `S` | stored tokens: the keys |
 # | `D` | numbers in one head's vector (head_dim) |
+#
+# Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%
 import torch

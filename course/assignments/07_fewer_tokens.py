@@ -13,6 +13,8 @@
 # | `S` | slots that are looked at |
 # | `W` | the window: a query sees itself and the `W - 1` positions before it |
 # | `D` | numbers in one head's vector (head_dim) |
+#
+# Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%
 import torch

@@ -10,6 +10,8 @@
 # | `H` | heads |
 # | `T` | tokens |
 # | `D` | numbers in one head's vector (head_dim): the channels |
+#
+# Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%
 import torch

@@ -338,8 +338,8 @@ figures.course_path(ready=9)
 #   copies are yours to run and to change. A course update replaces the
 #   copies that you have not changed, and leaves the others alone.
 # - **The rhythm.** Read a lesson and run it; change a number and run it
-#   again; then do its exercises. A lesson takes an hour, or an hour and a half;
-#   its exercises take as long again.
+#   again; then do its exercises. From 01 on a lesson takes an hour, or an hour
+#   and a half, and its exercises take as long again.
 # - **Stuck?** Read the message of the check, then `kvlearn.hint(...)`, then
 #   the section of the lesson. The solutions are most useful after an honest
 #   try.

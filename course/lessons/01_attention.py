@@ -769,7 +769,7 @@ for s in range(5):
 #   gpt-fast keeps them in two buffers of the same layout.
 # - head_dim is a number of its own. Code that computes hidden_size //
 #   num_heads is wrong for gpt-oss, which has 64 where that gives 45
-#   (`LMCache/LMCache#688`).
+#   (`NVIDIA/Model-Optimizer#2482`).
 # - Turning queries and keys alike leaves scores alone, as in section 1:
 #   llama.cpp does it before it quantises a cache (`ggml-org/llama.cpp`
 #   PR#21038).

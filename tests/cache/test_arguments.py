@@ -173,7 +173,7 @@ def test_positions_that_are_just_allowed():
         (
             0,
             pair(2)[0],
-            torch.nested.nested_tensor([*pair(2)[1]], layout=torch.jagged),
+            torch.nested.nested_tensor([*pair(2)[1]]),
             "got a nested tensor",
         ),
         (0, *pair(2, batch=3), "k should be (batch, kv heads, length, head_dim) = (2, 4, L, 6)"),

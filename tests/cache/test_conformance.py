@@ -162,6 +162,7 @@ def test_memory_that_nobody_wrote_is_nan_inside_and_only_inside():
     assert not torch.empty(1000).fill_(1.0).isnan().any()
 
 
+@pytest.mark.slow
 def test_the_suite_leaves_torch_as_it_was():
     """A check in a notebook must not reseed the reader's own draws or change the default dtype."""
     torch.manual_seed(5)

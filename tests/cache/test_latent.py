@@ -25,6 +25,7 @@ def fill(cache, length, layers):
     return sides, stored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_keeps_the_contract(dtype):
     """The conformance suite, with two sides of unequal widths: would catch a row or a slot lost."""

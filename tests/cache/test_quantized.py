@@ -220,6 +220,7 @@ def test_slots_that_a_row_has_given_up_stay_out_of_scales():
 # Going back -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residual", [0, 3, 11])
 def test_truncate_keeps_the_very_numbers(residual):
     """huggingface/transformers#48700: a crop of the window alone; or one that quantises what is left anew."""
@@ -356,6 +357,7 @@ def test_storages_shrink_to_five_bits():
     assert sum(storages.values()) * 8 / numbers == 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [[48] * 4 + [1] * 2, [192, 1, 1]], ids=["streamed", "a prompt first"])
 def test_the_peak_stays_below_that_of_a_growing_cache(chunks):
     """All layers dequantised at once or for good; a prompt that waits in all layers for its step to end."""
@@ -404,6 +406,7 @@ def test_generates_with_prompts_of_unequal_length():
     assert (stepwise - exact).abs().max() < 0.02 * exact.abs().max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residual", [0, 4])
 def test_rows_are_as_if_alone(residual):
     """Padding in the groups, a scale over the batch: a short text beside a long one would change."""

@@ -193,6 +193,7 @@ def test_the_refusal_says_what_is_missing():
         cache.truncate(8)
 
 
+@pytest.mark.slow
 def test_one_token_can_always_be_taken_back(models):
     """A query needs the W - 1 before it and the ring keeps W: generate takes back the last token of a text
     that the cache has seen whole."""

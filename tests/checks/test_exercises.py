@@ -15,10 +15,23 @@ from kvlearn.checks.compare import is_tensor
 from kvlearn.checks.engine import undisturbed
 
 EXERCISES = list(REGISTRY.values())
-HEAVY = {"changed_layers", "your_own_llm", "quantized_cache", "sliding_window_cache"}
-every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
-functions = [e for e in EXERCISES if e.kind == "function"]
-every_function = pytest.mark.parametrize("exercise", functions, ids=lambda e: e.name)
+# Those whose bank of mistakes takes more than half a second.
+HEAVY = {
+    *("changed_layers", "your_own_llm", "greedy_decode", "windowed_prefill"),
+    *("growing_cache", "static_cache", "sliding_window_cache", "quantized_cache"),
+    *("grouped_attention", "attend_in_groups", "absorbed_scores", "absorbed_values", "quantize_by_group"),
+}
+
+
+def each(exercises):
+    """One test for each exercise; those of heavy ones are slow."""
+    slow = {True: [pytest.mark.slow], False: []}
+    given = [pytest.param(e, id=e.name, marks=slow[e.name in HEAVY]) for e in exercises]
+    return pytest.mark.parametrize("exercise", given)
+
+
+every_exercise = each(EXERCISES)
+every_function = each([e for e in EXERCISES if e.kind == "function"])
 
 
 def cases_of(exercise, seed=0):
@@ -111,11 +124,7 @@ def test_other_right_answers_pass(exercise, seed):
         assert result.passed, result.message
 
 
-@pytest.mark.parametrize(
-    "exercise",
-    # caches and decoders: from four to twenty seconds for the bank of one
-    [pytest.param(e, id=e.name, marks=[pytest.mark.slow] * (e.name in HEAVY)) for e in EXERCISES],
-)
+@every_exercise
 @at_seeds(2)
 def test_every_misconception_is_named_as_itself(exercise, seed):
     """Two wrong answers that the inputs cannot tell apart, or one that passes."""

@@ -183,6 +183,7 @@ def test_other_experiments_on_a_part_or_too_fine_fail(same):
     assert not judge(REGISTRY["changed_layers"], comparing(same)).passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-9])
 def test_sensible_tolerances_pass(tolerance):
     """A leak as small as rounding would make the check a question of luck."""
@@ -190,6 +191,7 @@ def test_sensible_tolerances_pass(tolerance):
     assert result.passed, result.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [

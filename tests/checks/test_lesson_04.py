@@ -35,6 +35,7 @@ class PlacedByLength(RoomForEachLayer):
         return super()._append(layer, k, v)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [GivesAList, PlacedByLength])
 def test_unusual_right_caches_pass(answer):
     result = judge(REGISTRY["static_cache"], answer)
@@ -191,6 +192,7 @@ def own_llm(load, question, max_new_tokens, give=lambda new, cache, other: (new,
     return give(result.tokens[0], cache, other)
 
 
+@pytest.mark.slow
 def test_the_two_things_of_your_own_llm():
     """In a list or a tuple; the cache second, and the one that was filled."""
 

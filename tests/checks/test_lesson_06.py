@@ -43,6 +43,7 @@ def keys_token_by_token(latent, matrices):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_by", [keys_by_broadcasting, keys_token_by_token])
 def test_the_expanded_form_is_seen_without_a_matrix_product(made_by):
     """Only matrix products were counted: the same work as products and sums was taken for absorbed."""

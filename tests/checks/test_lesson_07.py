@@ -10,6 +10,7 @@ from kvlearn.checks import REGISTRY, judge
 from kvlearn.checks.lesson_07.cache import _Window
 
 
+@pytest.mark.slow
 def test_a_step_that_is_taken_back_and_not_forgotten_has_its_name():
     """Would catch a `_truncate` that does nothing: right numbers, and memory that is not given back."""
 
@@ -152,6 +153,7 @@ class ResetKeepsTheRing(_Window):
         self.kept = kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [RefusesToForgetAll, SaysNoWindow, ResetKeepsTheRing])
 def test_what_a_window_cache_says_and_forgets(answer):
     """Would catch a refusal to forget everything, a window that the mask never hears of, a reset by half."""

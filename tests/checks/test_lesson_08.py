@@ -47,6 +47,7 @@ def test_codes_that_are_mended_after_the_cast_are_right():
     assert judge(REGISTRY["quantize_int8"], mended).passed
 
 
+@pytest.mark.slow
 def test_a_history_that_is_quantised_again_has_its_name():
     """Would catch codes that become exact numbers again when the newest tokens are forgotten."""
     answers = course_answers()

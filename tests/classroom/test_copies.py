@@ -17,11 +17,13 @@ def masked_attention(q, k, v, mask):
 """
 
 
+@pytest.mark.slow
 def test_an_answer_of_ones_own_is_nobodys():
     """A flag on every answer is none."""
     assert of_the_library(MASKED) == []
 
 
+@pytest.mark.slow
 def test_the_library_handed_over_or_called():
     """The same object under another name, an import, a call inside a function."""
     assert of_the_library("masked_attention = kvlearn.attention") == ["it uses kvlearn.attention"]
@@ -46,6 +48,7 @@ def test_the_library_under_another_name(text, uses):
     assert f"it uses {uses}" in of_the_library(text)
 
 
+@pytest.mark.slow
 def test_an_import_in_another_cell():
     """A call whose import stands in a cell that is no answer."""
 

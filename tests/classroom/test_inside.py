@@ -74,6 +74,7 @@ TRICKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trick", TRICKS)
 def test_what_was_replaced_is_put_back(trick, capsys):
     """A submission that passes because it has replaced what judges it."""

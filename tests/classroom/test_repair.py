@@ -93,6 +93,7 @@ def position(notebook, text):
     return found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "exercises").glob("*/*.ipynb")), ids=lambda p: p.stem)
 def test_a_perfect_and_a_blank_submission_stay_as_they_are(path):
     """A repair that damages what is whole, in any assignment."""

@@ -36,6 +36,7 @@ def page(exporter, *cells):
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD)
 def test_nothing_of_a_students_prose_runs(exporter, bad):
     """A script in an answer in words runs in the instructor's Jupyter, which may run any code."""

@@ -59,6 +59,7 @@ def test_the_watch_counts_the_family(tmp_path):
         assert [pid for pid in watch.family(process.pid) if watch.alive(pid)] == []
 
 
+@pytest.mark.slow
 def test_what_a_family_shares_counts_once(tmp_path):
     """60 MiB that five processes share, counted as 300: a DataLoader with workers would be ended."""
     with running(ALL_THE_SAME) as process:
@@ -68,6 +69,7 @@ def test_what_a_family_shares_counts_once(tmp_path):
         assert sum(watch.used_bytes(pid) for pid in watch.family(process.pid)) > 300 * MIB
 
 
+@pytest.mark.slow
 def test_files_that_are_mapped_are_not_use_and_shared_memory_is(tmp_path):
     """The libraries of a CUDA build counted as the student's; a bomb in shared memory not counted at all."""
     (tmp_path / "library").write_bytes(bytes(64 * MIB))

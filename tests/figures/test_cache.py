@@ -69,6 +69,7 @@ def test_the_strip_has_a_frame_for_each_step():
     assert picture.axes[0].get_ylabel() == "naive" and picture.axes[3].get_ylabel() == "cached"
 
 
+@pytest.mark.slow
 def test_the_strip_of_chosen_steps():
     """Would catch `steps` taken as a count."""
     picture = cache_frames({"cached": CACHED}, steps=[0, 2])
@@ -85,6 +86,7 @@ def test_the_legend_names_what_is_there_and_no_more():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [lambda *args: cache_frame(args[0], 0, args[1]), cache_frames])
 def test_the_dot_for_a_blank_is_explained_where_it_stands(draw):
     """Would catch a sign in the labels that no word on the page speaks of."""

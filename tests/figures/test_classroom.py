@@ -36,6 +36,7 @@ def test_a_number_is_left_out_where_its_bar_is_too_thin():
     assert [text.get_text() for text in ax.texts] == ["497"]
 
 
+@pytest.mark.slow
 def test_the_same_counts_give_the_same_picture():
     """A picture that depends on what was drawn before."""
     assert exercise_outcomes(COUNTS, title="01").png() == exercise_outcomes(COUNTS, title="01").png()

@@ -51,6 +51,7 @@ def test_a_step_reads_the_weights_once_and_each_cache(weights, crossing):
             assert words == {"left: more weights\nright: more cache": ("right", 9)}
 
 
+@pytest.mark.slow
 def test_a_total_does_not_lie_on_the_line_of_the_limit():
     """79.0 GiB under a card of 79.6, its number struck through by the line."""
     bars = {"close": {"weights": 15 * GIB, "cache": 64 * GIB}, "low": {"weights": 15 * GIB, "cache": GIB},

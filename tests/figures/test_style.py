@@ -75,6 +75,7 @@ def test_the_words_reach_converted_html(shown):
     assert "Mask of 2 queries by 5 keys." in lab
 
 
+@pytest.mark.slow
 def test_the_same_figure_gives_the_same_bytes():
     """Would catch a time, a version or a random id in the file: notebooks would differ at every build."""
     first, second = (mask_map(causal_mask(3, 7)).png() for _ in range(2))

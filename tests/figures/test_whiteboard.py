@@ -42,6 +42,7 @@ def test_arrows_refuse_what_has_no_plane():
         figures.arrows(torch.zeros(5, 3))
 
 
+@pytest.mark.slow
 def test_split_heads_map_draws_the_true_split_and_the_false_one():
     """Would catch the two grids swapped: the lesson would then teach the scramble."""
     start, split, viewed = (
@@ -53,6 +54,7 @@ def test_split_heads_map_draws_the_true_split_and_the_false_one():
     assert viewed == X.flatten().tolist()
 
 
+@pytest.mark.slow
 def test_split_heads_map_counts_the_numbers_out_of_place():
     """Would catch a count that is not of this picture: with one token nothing is out of place."""
     right = X.view(4, 2, 3).transpose(0, 1)

@@ -59,6 +59,7 @@ def tiny_config(family):
     return CONFIG_MAPPING[family](**fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", MODELS)
 def test_a_cache_that_transformers_fills_has_these_bytes(family):
     """Heads, widths, windows or layers misread: the cache of the running model says what it stores.
