@@ -29,6 +29,7 @@ cases     Inputs by parameter name in the signature's order. Values from the gen
           1 finds bare squeezes. Labels are for the line that a pass prints: "one token".
 axes      Names of the axes of inputs (by parameter; an int may be one: "num_heads": "head")
           and of the result ("return", or the key when the observation is a dict).
+items     Where the result is a tuple, the names of its parts in messages: ("keys", "values").
 observe   observe(answer, case) -> observation, when one call is not enough: build a cache and
           run a scenario, run a loop on a tiny decoder. It gets copies of the inputs. It gives
           tensors, numbers, strings, or tuples, lists, dicts of them; a snapshot is taken at

@@ -61,7 +61,7 @@ def _explain_parameters(exercise, answer) -> str | None:
     """Too few, too many, or the same names in another order."""
     try:
         signature = inspect.signature(answer)
-    except (TypeError, ValueError):  # builtins have none; calling them will tell
+    except Exception:  # builtins have none, and a __signature__ may be anything: calling it will tell
         return None
     required, optional = parameters(exercise.signature)
     own = [

@@ -6,10 +6,7 @@ observations are compared with those of the exercise's `reference`. Only if they
 the `Misconception`s run, to see whether one of them explains what was observed.
 """
 
-import random
-import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +14,8 @@ import torch
 
 from kvlearn.checks import explain as say
 from kvlearn.checks.call import call_function, explain_unusable, returned_nothing
-from kvlearn.checks.compare import compare, identical, is_tensor, shares_memory, snapshot
+from kvlearn.checks.compare import compare, identical, is_tensor, shares_memory, snapshot, tensors
+from kvlearn.checks.isolate import TookTooLong, limited, modes_left, undisturbed
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,7 @@ class Exercise:
     kind: str = "function"
     axes: dict[str, str] = field(default_factory=dict)
     methods: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
     own_memory: bool = False
     few: str = ""
 
@@ -111,7 +110,7 @@ class Outcome:
     """What one answer did on one case: a value or an error, and the inputs it changed."""
 
     value: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
     changed: tuple[str, ...] = ()
     aliases: bool = False
 
@@ -123,7 +122,12 @@ def judge(exercise: Exercise, answer, seed: int = 0) -> Result:
         return _failed(exercise, unusable)
     with undisturbed(seed):
         cases = exercise.cases(torch.Generator().manual_seed(seed))
-        got = [run(exercise, answer, case) for case in cases]
+        try:
+            with limited():
+                got = [run(exercise, answer, case) for case in cases]
+                again = run(exercise, answer, cases[0])
+        except TookTooLong as error:
+            return _failed(exercise, say.explain_too_long(error))
         if is_unwritten(got):
             return _unwritten(exercise, got)
         want = [run(exercise, exercise.reference, case) for case in cases]
@@ -132,16 +136,27 @@ def judge(exercise: Exercise, answer, seed: int = 0) -> Result:
                 raise RuntimeError(f"the oracle of {exercise.name} failed on {case.label!r}") from (
                     outcome.error
                 )
-        wrong = [i for i in range(len(cases)) if problem(exercise, cases[i], got[i], want[i])]
-        if not wrong:
+        problems = (problem(exercise, *these) for these in zip(cases, got, want, strict=True))
+        first, text = next(((i, text) for i, text in enumerate(problems) if text), (None, None))
+        if text is None and problem(exercise, cases[0], again, want[0]):
+            return _failed(exercise, REMEMBERS)
+        if text is None:
             return _passed(exercise, cases)
-        for misconception in exercise.misconceptions:
-            if matches(exercise, misconception, cases, got):
-                text = f"Looks like: {misconception.name}.\n{misconception.says}"
-                return _failed(exercise, text, misconception.name)
-        first = wrong[0]
-        text = problem(exercise, cases[first], got[first], want[first])
+        for count, more in ((len(cases), ""), (first + 1, SOMETHING_ELSE)):
+            if more and not is_telling(got[first].value):
+                break
+            for misconception in exercise.misconceptions:
+                if matches(exercise, misconception, cases[:count], got[:count], first, want[first]):
+                    named = f"Looks like: {misconception.name}.\n{misconception.says}{more}"
+                    return _failed(exercise, named, misconception.name)
         return _failed(exercise, f"{text}\nInputs: {say.describe_inputs(cases[first].inputs)}.")
+
+
+REMEMBERS = (
+    "It is right the first time it is called, and wrong when it is called with the same inputs again. Does "
+    "it keep something between two calls, in a global variable or a default argument?"
+)
+SOMETHING_ELSE = " (Something else is not right yet either: check again afterwards.)"
 
 
 def run(exercise: Exercise, answer, case: Case) -> Outcome:
@@ -150,14 +165,14 @@ def run(exercise: Exercise, answer, case: Case) -> Outcome:
     value = error = None
     aliases = False
     try:
-        value = exercise.observe(answer, copies)
+        with modes_left():
+            value = exercise.observe(answer, copies)
         aliases = exercise.own_memory and shares_memory(value, copies.inputs)
         value = snapshot(value)
-    except (Exception, SystemExit) as caught:
+    except (KeyboardInterrupt, TookTooLong):
+        raise
+    except BaseException as caught:  # SystemExit, and whatever an answer has made for itself
         error = caught
-    finally:
-        if torch.get_default_device().type != "cpu":
-            torch.set_default_device(None)
     changed = [n for n in case.inputs if not identical(case.inputs[n], copies.inputs[n])]
     return Outcome(value, error, tuple(changed), aliases)
 
@@ -183,13 +198,24 @@ def problem(exercise: Exercise, case: Case, got: Outcome, want: Outcome) -> str 
     difference = compare(got.value, want.value)
     if difference is not None:
         text = _explained(exercise, case, got.value, want.value) if difference.kind == "value" else None
-        return text or say.explain_difference(difference, exercise.axes)
+        if text is None:
+            difference = replace(difference, path=_named(difference.path, exercise.items))
+            text = say.explain_difference(difference, exercise.axes, case.inputs)
+        return text
     if got.aliases:
         return (
             "The numbers are right, but the result shares its memory with an input: whoever "
             "writes to one changes the other. Give back memory of its own."
         )
     return None
+
+
+def _named(path: tuple, items: tuple[str, ...]) -> tuple:
+    """The path to a difference, with the names of a result's items in the place of their numbers."""
+    start = path[:1] == ("return",)
+    if items and len(path) > start and type(path[start]) is int:
+        return (*path[:start], items[path[start]], *path[start + 1 :])
+    return path
 
 
 def _explained(exercise: Exercise, case: Case, got, want) -> str | None:
@@ -200,17 +226,24 @@ def _explained(exercise: Exercise, case: Case, got, want) -> str | None:
         return None
 
 
-def matches(exercise, misconception: Misconception, cases, got: list[Outcome]) -> bool:
-    """True if a misconception does on every case what the answer did.
+def is_telling(value) -> bool:
+    """Whether equality with this on one case is a sign: several real numbers, which do not agree by chance."""
+    return any(t.numel() > 1 and t.is_floating_point() for t in tensors(value))
+
+
+def matches(exercise, misconception: Misconception, cases, got: list[Outcome], first: int, want: Outcome):
+    """True if a misconception does on each of these cases what the answer did, and is wrong on case `first`.
 
     At least one case must have a value or a WrongAnswer: equal errors alone are too weak a sign.
     """
     if all(outcome.error is not None and type(outcome.error) is not WrongAnswer for outcome in got):
         return False
-    for case, outcome in zip(cases, got, strict=True):
+    for i, (case, outcome) in enumerate(zip(cases, got, strict=True)):
         theirs = run(exercise, misconception.answer, case)
         if not same(outcome, theirs, misconception.raises):
             return False
+        if i == first and not problem(exercise, case, theirs, want):
+            return False  # it gives the right numbers here, and the answer has spoilt an input
     return True
 
 
@@ -225,34 +258,6 @@ def same(ours: Outcome, theirs: Outcome, raises: bool) -> bool:
     if isinstance(theirs.error, WrongAnswer):
         return type(ours.error) is WrongAnswer and str(ours.error) == str(theirs.error)
     return raises and type(ours.error) is type(theirs.error)
-
-
-@contextmanager
-def undisturbed(seed: int):
-    """Seeded random numbers and torch's defaults inside; the caller's state afterwards."""
-    dtype, grad, threads = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
-    device = torch.get_default_device()
-    python_state = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy else None
-    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    try:
-        with torch.random.fork_rng(devices=list(cuda)):
-            if device.type != "cpu":
-                torch.set_default_device("cpu")
-            torch.random.default_generator.manual_seed(seed)
-            torch.set_default_dtype(torch.float32)
-            yield
-    finally:
-        if device.type != "cpu":
-            torch.set_default_device(device)
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        random.setstate(python_state)
-        if numpy:
-            numpy.random.set_state(numpy_state)
 
 
 def _passed(exercise, cases) -> Result:

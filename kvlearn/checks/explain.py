@@ -6,12 +6,14 @@ names the place, the value there and the value expected.
 
 import math
 import os
+import re
 import sysconfig
 import traceback
 
 import torch
 
 from kvlearn.checks.compare import Difference, is_tensor
+from kvlearn.checks.isolate import MAX_SECONDS
 
 _LIBRARIES = tuple(
     os.path.realpath(folder) + os.sep
@@ -37,9 +39,9 @@ def _describe(value) -> str:
         return f"{len(value)} tensors"
     if callable(value) and not isinstance(value, torch.nn.Module):
         return f"= {getattr(value, '__name__', type(value).__name__)}"
-    if isinstance(value, int | float | str | bool | None | list | tuple):
-        text = repr(value)
-        return text if len(text) <= 60 else text[:57] + "..."
+    if isinstance(value, int | float | str | bool | None | list | tuple | dict):
+        text, most = repr(value), 240 if isinstance(value, dict) else 60
+        return text if len(text) <= most else text[: most - 3] + "..."
     return f"= a {type(value).__name__}"
 
 
@@ -52,6 +54,17 @@ def short(value) -> str:
     if isinstance(value, int) and value.bit_length() > 200:  # Python refuses to write thousands of digits
         return f"a number of about {round(value.bit_length() * math.log10(2)):,} digits"
     return str(value)
+
+
+def apart(one, other) -> tuple[str, str]:
+    """Two different numbers as texts: as `short` shows them, with more digits where they would look alike."""
+    texts = short(one), short(other)
+    if type(one) is float and type(other) is float:
+        for digits in (6, 9, 12, 17):
+            if texts[0] != texts[1]:
+                break
+            texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
+    return texts
 
 
 def kind_of(value) -> str:
@@ -101,15 +114,15 @@ def axis_names(path, ndim: int, axes: dict) -> list[str]:
     return names if len(names) == ndim else [f"axis {i} index" for i in range(ndim)]
 
 
-def explain_difference(difference: Difference, axes: dict) -> str:
-    """One sentence about the first place where an answer differs."""
+def explain_difference(difference: Difference, axes: dict, inputs: dict) -> str:
+    """One sentence about the first place where an answer differs. `inputs` are those that it was given."""
     got, want = difference.got, difference.want
     inside = place_of_path(difference)
     what = f"The result's {inside}" if inside else "The result"
     if difference.kind == "type":
         return _explain_type(what, got, want)
     if difference.kind == "length":
-        return f"{what} has {got} items; expected {want}."
+        return f"{what} has {got} item{'' if got == 1 else 's'}; expected {want}."
     if difference.kind == "keys":
         return f"{what} has the keys {got}; expected {want}."
     if difference.kind == "layout":
@@ -119,7 +132,9 @@ def explain_difference(difference: Difference, axes: dict) -> str:
         legend = "" if "index" in " ".join(names) else f" = ({', '.join(names)})"
         return f"{what} has shape {got}; expected {want}{legend}."
     if difference.kind == "dtype":
-        return f"{what} has dtype {short(got)}; expected {short(want)}."
+        same = [name for name, value in inputs.items() if is_tensor(value) and value.dtype == want]
+        as_input = f", as {same[0]} has" if same else ""
+        return f"{what} has dtype {short(got)}; expected {short(want)}{as_input}."
     if difference.kind == "device":
         return f"{what} is on device {got}; expected {want}, where the inputs are."
     where = place(difference, axes)
@@ -132,9 +147,10 @@ def explain_difference(difference: Difference, axes: dict) -> str:
             "(A tensor made of a Python number is float32 unless you say otherwise. A small number that is "
             "added somewhere does it too.)"
         )
+    wanted, given = apart(want, got)
     return (
         f"First difference{' at ' if where else ''}{where}: "
-        f"expected {short(want)}, got {short(got)}{count if difference.total > 1 else ''}."
+        f"expected {wanted}, got {given}{count if difference.total > 1 else ''}."
     )
 
 
@@ -177,8 +193,21 @@ def explain_error(error: BaseException) -> str:
     if frame is None:
         return f"It failed outside your own lines, while the check used your answer: {said}"
     line = frame.line.strip() if frame.line else ""
-    line = f": {line[:117] + '...' if len(line) > 120 else line}" if line else ""
-    return f"Your code raised {said}\n  in {frame.name}, line {frame.lineno}{line}"
+    shown = f": {line[:117] + '...' if len(line) > 120 else line}" if line else ""
+    about = ""
+    if isinstance(error, RuntimeError) and re.search(r"\.T\b", line):
+        about = "\n`.T` reverses all axes of a tensor, the batch and the heads too. Swap only the last two."
+    return f"Your code raised {said}\n  in {frame.name}, line {frame.lineno}{shown}{about}"
+
+
+def explain_too_long(error: BaseException) -> str:
+    """Where in the learner's code the time was up."""
+    frame = learner_frame(error)
+    where = f"\n  in {frame.name}, line {frame.lineno}: {(frame.line or '').strip()[:120]}" if frame else ""
+    return (
+        f"Your code had not finished after {MAX_SECONDS} seconds, and was stopped. Is there a loop that "
+        f"never ends?{where}"
+    )
 
 
 def learner_frame(error: BaseException):

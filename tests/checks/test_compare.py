@@ -81,10 +81,10 @@ def test_numbers_that_cannot_be_read_or_written():
     """A tensor without numbers, and an integer that Python will not print, made the checker itself fail."""
     meta = torch.empty((), device="meta", dtype=torch.int64)
     assert kind(meta, 4) == kind(meta, 4.0) == kind(meta, True) == "type"
-    assert "a tensor of shape ()" in explain_difference(compare(meta, 4), {})
+    assert "a tensor of shape ()" in explain_difference(compare(meta, 4), {}, {})
     assert kind(10**5000, 4) == "value" and kind(10**5000, 4.0) == "type"
     for want in (4, 4.0, True):
-        assert "a number of about 5,000 digits" in explain_difference(compare(10**5000, want), {})
+        assert "a number of about 5,000 digits" in explain_difference(compare(10**5000, want), {}, {})
 
 
 def test_lists_tuples_and_dicts():

@@ -1,9 +1,7 @@
 """The checker itself, on a toy exercise: what passes, what is named, what is said, what it leaves alone."""
 
-import random
 from dataclasses import replace
 
-import numpy
 import pytest
 import torch
 from toy import DOUBLE, message, right
@@ -15,8 +13,8 @@ from kvlearn.checks.engine import (
     judge,
     matches,
     run,
-    undisturbed,
 )
+from kvlearn.checks.isolate import undisturbed
 
 
 def test_a_right_answer_passes_with_one_stable_line():
@@ -50,10 +48,41 @@ def test_errors_match_only_where_the_misconception_says_so():
 
         return answer
 
-    assert judge(DOUBLE, zeros_then(IndexError("other text"))).misconception == "three breaks it"
-    assert judge(DOUBLE, zeros_then(KeyError("three"))).misconception is None
     silent = replace(DOUBLE, misconceptions=tuple(replace(m, raises=False) for m in DOUBLE.misconceptions))
-    assert judge(silent, zeros_then(IndexError("three"))).misconception is None
+    for exercise, error, whole in (
+        (DOUBLE, IndexError("other text"), True),
+        (DOUBLE, KeyError("three"), False),
+        (silent, IndexError("three"), False),
+    ):
+        result = judge(exercise, zeros_then(error))
+        assert result.misconception == "three breaks it"
+        assert ("Something else is not right yet either" in result.message) != whole
+
+
+def test_two_slips_at_once_have_the_name_of_the_first():
+    """A forgotten cast beside a usual mistake hid the mistake's name behind a number."""
+    result = judge(DOUBLE, lambda x, times: (x + x).float() * (1 if times == 2 else 1.1))
+    assert result.misconception is None  # the first inputs are right, and what fails has no name
+    slips = replace(DOUBLE, cases=lambda generator: DOUBLE.cases(generator)[::-1])
+    result = judge(slips, lambda x, times: x + x if times == 3 else (x + x).half())
+    assert result.misconception == "only once"
+    assert "It always doubles. (Something else is not right yet either: check again" in result.message
+
+
+def test_a_mistake_is_not_named_where_it_gives_the_right_numbers():
+    """An answer that spoils its input, and is right otherwise, looks like all that is wrong later only."""
+    spoils = judge(DOUBLE, lambda x, times: x.mul_(times).clone())
+    assert spoils.misconception is None and "in place" in spoils.message
+
+
+def test_what_an_answer_remembers_is_found():
+    """A default argument, or a global list, that grows from call to call."""
+
+    def answer(x, times, calls=[]):  # noqa: B006
+        calls.append(times)
+        return x * (times if len(calls) <= 2 else 1)
+
+    assert "right the first time it is called, and wrong when it is called with the same" in message(answer)
 
 
 def test_errors_alone_match_nothing():
@@ -64,7 +93,7 @@ def test_errors_alone_match_nothing():
 
     always = Misconception("always", raises, "It raises.", raises=True)
     cases = [Case({"x": torch.ones(1), "times": 2})]
-    assert not matches(DOUBLE, always, cases, [Outcome(error=IndexError())])
+    assert not matches(DOUBLE, always, cases, [Outcome(error=IndexError())], 0, Outcome(torch.ones(1)))
 
 
 @pytest.mark.parametrize("nothing", [None, ...])
@@ -126,6 +155,64 @@ def test_an_error_that_cannot_be_read_is_shown_all_the_same():
 def test_exit_does_not_end_the_kernel():
     """`exit()` in an answer."""
     assert "SystemExit" in message(lambda x, times: exit())
+
+
+def test_an_exception_of_ones_own_kind_is_shown_like_any_other():
+    """A BaseException ends the check with a traceback through kvlearn."""
+
+    class Mine(BaseException):
+        pass
+
+    def answer(x, times):
+        raise Mine("stop")
+
+    assert "Your code raised Mine: stop" in message(answer)
+
+
+def test_a_signature_that_raises():
+    """`inspect.signature` runs the answer's own code."""
+
+    class Odd:
+        @property
+        def __signature__(self):
+            raise ZeroDivisionError
+
+        def __call__(self, x, times):
+            return x * times
+
+    assert judge(DOUBLE, Odd()).passed
+
+
+def test_numbers_that_look_alike_are_told_apart():
+    """ "expected -1.764, got -1.764"."""
+    exercise = replace(DOUBLE, misconceptions=())
+    text = message(lambda x, times: x * times + torch.tensor(3e-4).to(x) * x.sign(), exercise)
+    expected, got = text.split("expected ")[1].split(" (")[0].split(", got ")
+    assert expected != got
+
+
+def test_a_dtype_is_that_of_an_input():
+    """ "expected float64", where no statement speaks of float64."""
+    assert "has dtype float32; expected float64, as x has." in message(lambda x, times: (x * times).float())
+
+
+def test_the_transpose_of_all_axes_is_explained():
+    """`q @ k.T` on four axes: torch's own words speak of sizes."""
+
+    def answer(x, times):
+        y = x[None].repeat(2, 1, 1)
+        return y @ y.T
+
+    assert "`.T` reverses all axes of a tensor" in message(answer)
+
+
+def test_the_parts_of_a_tuple_have_their_names():
+    """ "item 1, axis 0 index 0" in the place of "values, row 0"."""
+    exercise = replace(
+        DOUBLE, reference=lambda x, times: (x, x * times), items=("keys", "values"), misconceptions=()
+    )
+    assert "First difference at values, row 0, column 0" in message(lambda x, times: (x, x + 1), exercise)
+    assert "The result's values has shape" in message(lambda x, times: (x, x[0]), exercise)
 
 
 def test_interrupts_are_not_caught():
@@ -204,35 +291,6 @@ def test_shared_memory_is_said_only_where_it_matters():
     assert judge(exercise, lambda x, times: x[:]).passed
     assert "shares its memory" in message(lambda x, times: x[:], replace(exercise, own_memory=True))
     assert judge(replace(exercise, own_memory=True), lambda x, times: x.clone()).passed
-
-
-def test_the_callers_state_is_left_alone():
-    """Random numbers, dtype, gradient mode, device and threads that leak from a check change a notebook."""
-
-    def answer(x, times):
-        torch.manual_seed(9)
-        random.seed(9)
-        numpy.random.seed(9)
-        torch.set_default_dtype(torch.float64)
-        torch.set_grad_enabled(False)
-        torch.set_default_device("meta")
-        torch.set_num_threads(3)
-        return x * times
-
-    def state():
-        return (
-            torch.get_rng_state().tolist(),
-            random.getstate(),
-            numpy.random.get_state()[1].tolist(),
-            torch.get_default_dtype(),
-            torch.is_grad_enabled(),
-            torch.get_default_device(),
-            torch.get_num_threads(),
-        )
-
-    before = state()
-    assert judge(DOUBLE, answer).passed
-    assert state() == before
 
 
 def test_a_default_dtype_of_the_learners_does_not_disturb():
