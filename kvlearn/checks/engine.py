@@ -227,7 +227,7 @@ def _explained(exercise: Exercise, case: Case, got, want) -> str | None:
 
 
 def is_telling(value) -> bool:
-    """Whether equality with this on one case is a sign: several real numbers, which do not agree by chance."""
+    """Whether to equal this on one case is a sign: several real numbers, which do not agree by chance."""
     return any(t.numel() > 1 and t.is_floating_point() for t in tensors(value))
 
 
