@@ -28,14 +28,19 @@ LONGEST = (
     "tests/classroom/test_execute.py",
     "tests/classroom/test_submissions.py",
     "tests/checks/test_exercises_mutants.py",
-    "tests/checks/test_exercises.py",
     "tests/classroom/test_command.py",
-    "tests/test_hf.py",
+    "tests/checks/test_exercises.py",
     "tests/test_nbgrader.py",
     "tests/classroom/test_assignments.py",
     "tests/cache/test_conformance.py",
-    "tests/classroom/test_without_walls.py",
     "tests/test_build.py",
+    "tests/classroom/test_without_walls.py",
+    "notebooks/04_kv_cache.ipynb",
+    "notebooks/03_naive_decoder.ipynb",
+    "notebooks/08_fewer_bits.ipynb",
+    "tests/test_student_workflow.py",
+    "tests/test_hf.py",
+    "tests/test_wheel.py",
 )
 
 

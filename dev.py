@@ -316,7 +316,7 @@ def test(arguments):
         junit = os.path.join(folder, "junit.xml")
         workers = min(max(os.cpu_count() or 1, 2), 4)
         if not fast:
-            workers += 1  # many of the slow tests wait: for a time limit, for a kernel to start
+            workers += 2  # the slow tests wait a quarter of their time: for a limit, for a kernel
         command = [PYTHON, "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile", "--durations=10"]
         command.append("--no-loadscope-reorder")  # keep conftest.py's order: the longest files first
         command += ["--junitxml", junit]

@@ -12,7 +12,7 @@ from mutants import mutants
 
 from kvlearn.checks import REGISTRY, judge
 
-# Caches and decoders, whose mutants take long: 15 of them here, and 40 in `dev.py test --all`.
+# Those whose mutants take long, most of them caches and decoders: 15 here, and 40 in `dev.py test --all`.
 HEAVY = {
     "changed_layers",
     "your_own_llm",
@@ -20,6 +20,8 @@ HEAVY = {
     "static_cache",
     "quantized_cache",
     "sliding_window_cache",
+    "quantize_by_group",
+    "grouped_attention",
 }
 every_exercise = pytest.mark.parametrize(
     "exercise, how_many",

@@ -57,7 +57,7 @@ MISTAKES = {
     "08_fewer_bits": ("quantize_int8", "steps.round()", "steps", "the steps are cut off, not rounded"),
 }
 
-GRADED = ("04_kv_cache", "08_fewer_bits")  # a decoder with a cache; the longest
+GRADED = ("01_attention", "08_fewer_bits")  # a short one; the longest, with the real model
 
 
 @pytest.mark.parametrize("name", MISTAKES)
