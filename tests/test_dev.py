@@ -361,6 +361,22 @@ def test_fast_leaves_out_the_notebooks_and_all_leaves_nothing_out(monkeypatch):
     assert "not slow and not thorough" in fast and "notebooks" not in fast
     assert "not thorough" in full and {"tests", "notebooks", "solutions"} <= set(full)
     assert everything[-3:] == ["tests", "notebooks", "solutions"] and "-m" not in everything[3:]
+
+
+@pytest.mark.parametrize("cores, fast, full", [(1, "2", "4"), (2, "2", "4"), (3, "3", "5"), (96, "4", "6")])
+def test_workers_by_cores(monkeypatch, cores, fast, full):
+    """Would catch a core that waits while another test sleeps, and a server with more workers than memory."""
+    commands = []
+    monkeypatch.setattr(dev.subprocess, "call", lambda command, **_: commands.append(command) or 0)
+    monkeypatch.setitem(dev.test.__globals__, "fetch_model", lambda: True)
+    monkeypatch.setattr(dev.os, "cpu_count", lambda: cores)
+    dev.test(["--fast"])
+    dev.test([])
+    assert [c[c.index("-n") + 1] for c in commands if "pytest" in c] == [fast, full]
+
+
+def test_fast_and_all_contradict_each_other():
+    """Would catch one of the two that wins without a word."""
     with pytest.raises(dev.Stop, match="Use --fast or --all, not both"):
         dev.test(["--fast", "--all"])
 

@@ -15,7 +15,7 @@ import torch
 from kvlearn.checks import explain as say
 from kvlearn.checks.call import call_function, explain_unusable, returned_nothing
 from kvlearn.checks.compare import compare, identical, is_tensor, shares_memory, snapshot, tensors
-from kvlearn.checks.isolate import TookTooLong, limited, modes_left, undisturbed
+from kvlearn.checks.isolate import MAX_SECONDS, TookTooLong, limited, modes_left, undisturbed
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def judge(exercise: Exercise, answer, seed: int = 0) -> Result:
                 got = [run(exercise, answer, case) for case in cases]
                 again = run(exercise, answer, cases[0])
         except TookTooLong as error:
-            return _failed(exercise, say.explain_too_long(error))
+            return _failed(exercise, say.explain_too_long(error, MAX_SECONDS))
         if is_unwritten(got):
             return _unwritten(exercise, got)
         want = [run(exercise, exercise.reference, case) for case in cases]

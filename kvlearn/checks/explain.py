@@ -13,7 +13,6 @@ import traceback
 import torch
 
 from kvlearn.checks.compare import Difference, is_tensor
-from kvlearn.checks.isolate import MAX_SECONDS
 
 _LIBRARIES = tuple(
     os.path.realpath(folder) + os.sep
@@ -200,12 +199,12 @@ def explain_error(error: BaseException) -> str:
     return f"Your code raised {said}\n  in {frame.name}, line {frame.lineno}{shown}{about}"
 
 
-def explain_too_long(error: BaseException) -> str:
+def explain_too_long(error: BaseException, seconds: int) -> str:
     """Where in the learner's code the time was up."""
     frame = learner_frame(error)
     where = f"\n  in {frame.name}, line {frame.lineno}: {(frame.line or '').strip()[:120]}" if frame else ""
     return (
-        f"Your code had not finished after {MAX_SECONDS} seconds, and was stopped. Is there a loop that "
+        f"Your code had not finished after {seconds} seconds, and was stopped. Is there a loop that "
         f"never ends?{where}"
     )
 

@@ -116,6 +116,19 @@ def test_what_is_no_cache_is_said(given, words):
     assert words in complaint(given)
 
 
+def test_a_cache_that_never_ends_is_stopped(monkeypatch):
+    """A loop in `update` takes the notebook with it."""
+
+    class Endless(GrowingCache):
+        def _append(self, layer, k, v):
+            while True:
+                pass
+
+    monkeypatch.setattr(conformance, "MAX_SECONDS", 0.2)
+    text = complaint(Endless, RULES[:1])
+    assert "Endless does not end where a rule is tried" in text and "in _append, line " in text
+
+
 def test_a_cache_that_drops_too_much_of_its_window_is_refused():
     """ml-explore/mlx-lm#390's kind of mistake: the window that is kept is not the window that is seen."""
 

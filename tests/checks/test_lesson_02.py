@@ -7,7 +7,7 @@ from course_answers import course_answers
 from seeds import at_seeds
 
 from kvlearn.checks import REGISTRY, judge
-from kvlearn.checks.engine import undisturbed
+from kvlearn.checks.isolate import undisturbed
 from kvlearn.checks.lesson_02.decoders import differences, draw_cases
 
 

@@ -27,9 +27,11 @@ from kvlearn.checks import explain
 from kvlearn.checks.conformance.ledger import Broken
 from kvlearn.checks.conformance.pair import CONFIG, ROWS, Pair
 from kvlearn.checks.conformance.rules import RULES
-from kvlearn.checks.engine import CheckFailed, Result, undisturbed
+from kvlearn.checks.engine import CheckFailed, Result
+from kvlearn.checks.isolate import TookTooLong, limited, modes_left, undisturbed
 
 __all__ = ["RULES", "UnwrittenIsNaN", "check_cache"]
+MAX_SECONDS = 300  # for all rules; a right cache takes a few
 UNWRITTEN = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 
 
@@ -49,7 +51,7 @@ def check_cache(make_cache, seed: int = 0) -> Result:
     """
     name = _name(make_cache)
     _check_maker(make_cache, name)
-    with undisturbed(seed), UnwrittenIsNaN():
+    with undisturbed(seed), limited(MAX_SECONDS), modes_left(), UnwrittenIsNaN():
         new = partial(Pair, make_cache, torch.Generator().manual_seed(seed))
         for rule in RULES:
             sentence = " ".join(rule.__doc__.split())
@@ -57,7 +59,12 @@ def check_cache(make_cache, seed: int = 0) -> Result:
                 rule(new)
             except Broken as broken:
                 _fail(f"{name} breaks a rule of the cache contract. {sentence}\n{broken}")
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except TookTooLong as error:
+                late = explain.explain_too_long(error, MAX_SECONDS)
+                _fail(f"{name} does not end where a rule is tried. {sentence}\n{late}")
+            except BaseException as error:
                 if explain.is_unwritten(error):
                     _fail(f"{name} is not written yet: it raises NotImplementedError.")
                 _fail(f"{name} fails where a rule is tried. {sentence}\n{explain.explain_error(error)}")
@@ -91,7 +98,7 @@ def _check_maker(make_cache, name: str) -> None:
         )
     try:
         signature = inspect.signature(make_cache)
-    except (TypeError, ValueError):  # a builtin, or a partial with arguments that do not fit
+    except Exception:  # a builtin, a __signature__ that raises, or a partial with arguments that do not fit
         _fail(f"check_cache calls {name}(config, batch_size={ROWS}), which it does not take.")
     try:
         signature.bind(CONFIG, batch_size=ROWS)
