@@ -105,14 +105,15 @@ def test_a_file_imports_only_what_its_layer_may(path):
             assert package not in {name.split(".")[0] for name in imported(path, at_import_time=True)}
 
 
-# In a Python of its own, one for all: what is loaded after the import, after a model and its memory, and
-# after a figure; and what is said where ipywidgets is not there.
+# In a Python of its own, one for all: what is loaded after the import, after a model, its memory and a check,
+# and after a figure; and what is said where ipywidgets is not there.
 FRESH = f"""
 import sys, torch, kvlearn, kvlearn.measure
 print([name for name in {list(HEAVY)} if name in sys.modules])
 devices = {{kvlearn.load(name)[0].embed_tokens.weight.device.type for name in ("tiny", "recall")}}
 with kvlearn.measure.StorageMeter() as meter:
     made = torch.ones(5)
+kvlearn.checks.judge(kvlearn.checks.find("causal_mask"), kvlearn.causal_mask)
 print(devices, meter.peak, "torch._dynamo" in sys.modules)
 sys.modules["ipywidgets"] = None
 try:
@@ -141,9 +142,9 @@ def test_importing_kvlearn_stays_light(fresh):
 
 
 @pytest.mark.slow
-def test_a_model_and_the_meter_of_memory_do_without_torchs_compiler(fresh):
-    """Would catch weights drawn on the meta device, or a mode that dynamo wraps: each makes torch import its
-    compiler, and the first cell of every lesson waits seconds for it."""
+def test_a_model_a_meter_and_a_check_do_without_torchs_compiler(fresh):
+    """Would catch weights drawn on the meta device, a mode that dynamo wraps, or a check that sets determinism
+    where it could compare: each makes torch import its compiler, and the first cell waits seconds for it."""
     assert fresh[1] == "{'cpu'} 20 False"
 
 

@@ -117,10 +117,7 @@ def _defaults() -> Callable[[], None]:
     """Take down torch's settings; return what sets them again."""
     device, dtype, grad = torch.get_default_device(), torch.get_default_dtype(), torch.is_grad_enabled()
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    strict = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    strict = _determinism()
 
     def restore():
         if torch.get_default_device() != device:
@@ -130,9 +127,17 @@ def _defaults() -> Callable[[], None]:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
+        if _determinism() != strict:  # to set it imports torch's compiler: seconds
+            torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
 
     return restore
+
+
+def _determinism() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def _python() -> Callable[[], None]:
