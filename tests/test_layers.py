@@ -143,7 +143,7 @@ def test_importing_kvlearn_stays_light(fresh):
 
 @pytest.mark.slow
 def test_a_model_a_meter_and_a_check_do_without_torchs_compiler(fresh):
-    """Would catch weights drawn on the meta device, a mode that dynamo wraps, or a check that sets determinism
+    """Would catch weights drawn on the meta device, a mode that dynamo wraps, a check that sets determinism
     where it could compare: each makes torch import its compiler, and the first cell waits seconds for it."""
     assert fresh[1] == "{'cpu'} 20 False"
 
