@@ -212,7 +212,7 @@ def problem(exercise: Exercise, case: Case, got: Outcome, want: Outcome) -> str 
 
 def _named(path: tuple, items: tuple[str, ...]) -> tuple:
     """The path to a difference, with the names of a result's items in the place of their numbers."""
-    start = path[:1] == ("return",)
+    start = 1 if path[:1] == ("return",) else 0
     if items and len(path) > start and type(path[start]) is int:
         return (*path[:start], items[path[start]], *path[start + 1 :])
     return path
