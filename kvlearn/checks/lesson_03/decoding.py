@@ -34,6 +34,15 @@ class SmallModel:
         return logits
 
 
+class Counting:
+    """The model of the statement's example: the next number is always the likeliest."""
+
+    vocab_size = 9
+
+    def __call__(self, tokens):
+        return torch.nn.functional.one_hot(tokens + 1, self.vocab_size).float()
+
+
 def greedy_decode(model, tokens, max_new_tokens, eos_ids):
     """Oracle: the whole text at every step, its last logits, the largest of them."""
     text = torch.tensor([tokens])
@@ -49,21 +58,29 @@ def _cases(generator):
     def whole_number(below):
         return int(torch.randint(below, (1,), generator=generator))
 
-    def draw(prompt_length, max_new_tokens, label, ends_at=None, before=0, after=0):
-        """`ends_at`: the new token, counted from 0, that is an EOS, with so many other ids beside it."""
+    def draw(prompt_length, max_new_tokens, label, ends_at=None, before=0, after=0, zero=False, vocab=50):
+        """`ends_at`: the new token, counted from 0, that is an EOS, with so many other ids beside it.
+
+        `zero`: its id is 0.
+        """
         while True:
-            model = SmallModel(vocab_size=50, seed=whole_number(10**6))
-            prompt = torch.randperm(50, generator=generator)[:prompt_length].tolist()
+            model = SmallModel(vocab, seed=whole_number(10**6))
+            prompt = torch.randperm(vocab, generator=generator)[:prompt_length].tolist()
             free = greedy_decode(model, prompt, max_new_tokens, ())
+            if zero and free[ends_at]:
+                continue
             if len({*free, *prompt}) == len(free) + len(prompt):
                 break  # no token comes twice, so that an EOS ends the text where it should
-        others = [token for token in range(50) if token not in (*free, *prompt)]
+        others = [token for token in range(vocab) if token not in (*free, *prompt)]
         eos = () if ends_at is None else (*others[:before], free[ends_at], *others[before : before + after])
         inputs = {"model": model, "tokens": prompt, "max_new_tokens": max_new_tokens, "eos_ids": eos}
         return Case(inputs, label)
 
     in_prompt = draw(5, 3, "an EOS inside the prompt")
     in_prompt.inputs["eos_ids"] = (in_prompt["tokens"][1],)
+    at_its_end = draw(7, 2, "a prompt that ends with an EOS")
+    at_its_end.inputs["eos_ids"] = (at_its_end["tokens"][-1],)
+    by_hand = {"model": Counting(), "tokens": [3, 4], "max_new_tokens": 3, "eos_ids": (6,)}
     return [
         draw(4, 7, "no EOS"),
         draw(3, 8, "an EOS on the way", ends_at=4),
@@ -71,6 +88,10 @@ def _cases(generator):
         draw(2, 6, "the second EOS id of two", ends_at=3, before=1),
         draw(2, 5, "the first EOS id of three", ends_at=2, after=2),
         in_prompt,
+        at_its_end,
+        draw(4, 3, "an EOS with the id 0", ends_at=1, zero=True, vocab=12),
+        draw(70, 2, "a prompt of 70 tokens", vocab=150),
+        Case(by_hand, "the example by hand"),
         draw(1, 1, "one token of prompt"),
         draw(3, 0, "nothing wanted"),
     ]
@@ -126,6 +147,24 @@ GREEDY_DECODE = Exercise(
             mistakes.ends_by_the_prompt,
             "Only a *new* token can end the text. The prompt of a conversation is full of the ends of "
             "earlier turns.",
+        ),
+        Misconception(
+            "the text ended before it began: the prompt's last token was taken for an EOS",
+            mistakes.ends_at_the_prompts_end,
+            "Only a *new* token can end the text. A prompt in a chat format often ends with the id that "
+            "also ends a turn.",
+        ),
+        Misconception(
+            "the id 0 was taken for no token",
+            mistakes.zero_is_nothing,
+            "0 is an id like any other, and in a condition it counts as false. Ask whether the token is in "
+            "eos_ids, and nothing else.",
+        ),
+        Misconception(
+            "only the end of a long prompt was fed",
+            mistakes.prompt_cut,
+            "Each new token depends on the whole prompt. Cutting it to a fixed length changes the text as "
+            "soon as a prompt is longer.",
         ),
         Misconception(
             "only the first of eos_ids ends the text",

@@ -37,6 +37,18 @@ def ends_by_the_prompt(model, tokens, max_new_tokens, eos_ids):
     return _loop(model, tokens, max_new_tokens, eos_ids, ends=lambda old, new: {*old, *new} & {*eos_ids})
 
 
+def ends_at_the_prompts_end(model, tokens, max_new_tokens, eos_ids):
+    return [] if tokens[-1] in eos_ids else _loop(model, tokens, max_new_tokens, eos_ids)
+
+
+def zero_is_nothing(model, tokens, max_new_tokens, eos_ids):
+    return _loop(model, tokens, max_new_tokens, eos_ids, ends=lambda old, new: new[-1] and new[-1] in eos_ids)
+
+
+def prompt_cut(model, tokens, max_new_tokens, eos_ids):
+    return _loop(model, tokens, max_new_tokens, eos_ids, feed=lambda old, new: (old + new)[-64:])
+
+
 def first_eos_always(model, tokens, max_new_tokens, eos_ids):
     return _loop(model, tokens, max_new_tokens, eos_ids, ends=lambda old, new: new[-1] == eos_ids[0])
 

@@ -27,24 +27,29 @@ def grouped_attention(q, k, v, mask=None):
 
 
 def _cases(generator):
-    def draw(B, Hq, Hkv, L, S, D, mask, label, dtype=torch.float32, loud=False):
+    def draw(B, Hq, Hkv, L, S, D, mask, label, dtype=torch.float32, loud=False, equal=""):
         q = randn(generator, B, Hq, L, D, dtype=dtype)
         k, v = (randn(generator, B, Hkv, S, D, dtype=dtype) for _ in range(2))
         if loud:  # the last key has a score of 5 x 100 / sqrt(D) with every query, far above all others
             q[..., 0] = 5
             k[:, :, -1] = 0
             k[:, :, -1, 0] = 100
-        return Case({"q": q, "k": k, "v": v, "mask": mask}, label)
+        return Case({"q": q, "k": k, "v": v, "mask": mask}, label, equal)
 
     triangle = torch.ones(1, 1, 5, 7, dtype=torch.bool).tril(2)
     # Two rows, the second padded on the left by two: its first query is padding too, and may see nothing.
     keys, queries = torch.tensor([[0, 1, 2, 3, 4, 5], [-1, -1, -1, 0, 1, 2]]), [[2, 3, 4, 5], [-1, 0, 1, 2]]
     padded = (keys >= 0)[:, None, None] & (keys[:, None, None] <= torch.tensor(queries)[:, None, :, None])
+    # One query, as a cache makes it: the second row is padded on the left, the third is nothing but padding.
+    decode = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]]).bool()[:, None, None]
     return [
         draw(3, 8, 4, 5, 7, 6, triangle.expand(3, 1, 5, 7), "8 query heads on 4"),
         draw(1, 9, 3, 4, 5, 2, None, "9 on 3, no mask"),
         draw(2, 10, 5, 4, 6, 8, padded, "a padded row"),
         draw(2, 6, 1, 1, 5, 4, None, "one key/value head, one query"),
+        draw(3, 8, 2, 1, 6, 5, decode, "one query, with padding"),
+        draw(2, 9, 3, 5, 5, 4, None, "as many keys as queries, no mask", equal="query key"),
+        draw(1, 12, 4, 5, 7, 2, triangle, "float16", torch.float16),
         draw(1, 6, 3, 5, 7, 4, triangle, "float64", torch.float64),
         draw(1, 8, 2, 5, 7, 4, triangle.tril(1), "a forbidden key with the largest score", loud=True),
     ]
@@ -114,6 +119,22 @@ def _unscaled(q, k, v, mask=None):
 
 def _mask_ignored(q, k, v, mask=None):
     return _attend(q, *_spread(q, k, v), None)
+
+
+def _mask_ignored_for_one_query(q, k, v, mask=None):
+    return _attend(q, *_spread(q, k, v), None if q.shape[2] == 1 else mask)
+
+
+def _causal_without_a_mask(q, k, v, mask=None):
+    if mask is None:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+    return _attend(q, *_spread(q, k, v), mask)
+
+
+def _causal_where_square(q, k, v, mask=None):
+    if mask is None and q.shape[2] == k.shape[2]:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+    return _attend(q, *_spread(q, k, v), mask)
 
 
 def _mask_inverted(q, k, v, mask=None):
@@ -235,6 +256,23 @@ GROUPED_ATTENTION = Exercise(
             "the mask was ignored",
             _mask_ignored,
             "The heads are right, and every query sees every key, those of later tokens and of padding too.",
+        ),
+        Misconception(
+            "the mask was ignored for a single query",
+            _mask_ignored_for_one_query,
+            "The newest token may see all that came before it, but in a batch not all that lies there: the "
+            "mask also hides the padding of the shorter rows.",
+        ),
+        Misconception(
+            "with no mask given, a causal one was put in",
+            _causal_without_a_mask,
+            "None means that every query sees every key. Who wants a causal mask hands it over.",
+        ),
+        Misconception(
+            "with no mask given and as many keys as queries, a causal one was put in",
+            _causal_where_square,
+            "None means that every query sees every key, also where the two lengths agree: `is_causal` "
+            "must not be guessed from a shape.",
         ),
         Misconception(
             "the mask was read the wrong way round",

@@ -35,6 +35,10 @@ def _cases(generator):
         # A result of the wrong dtype shows here as it would in float64; and Hugging Face's form passes,
         # which computes in float32 whatever x is.
         draw(1, 4, 7, 1e-6, "float16", dtype=torch.float16),
+        Case(
+            {"x": torch.tensor([[[1.0, 7.0]]]), "weight": torch.tensor([1.0, 2.0]), "eps": 0.0},
+            "the example by hand",
+        ),
     ]
 
 
@@ -57,6 +61,10 @@ def _eps_outside(x, weight, eps):
 
 def _sum_of_squares(x, weight, eps):
     return x / torch.sqrt(x.square().sum(-1, keepdim=True) + eps) * weight
+
+
+def _unit_length(x, weight, eps):
+    return torch.nn.functional.normalize(x, dim=-1) * weight
 
 
 def _over_tokens(x, weight, eps):
@@ -136,6 +144,12 @@ RMS_NORM = Exercise(
             _sum_of_squares,
             "This makes the length of each vector 1. The root of the *mean* square leaves each single "
             "number about 1 in size, however wide the vector is.",
+        ),
+        Misconception(
+            "the vector was divided by its length (an L2 norm)",
+            _unit_length,
+            "The length is the root of the *sum* of the squares, and it grows with the width. The root of "
+            "their mean does not.",
         ),
         Misconception(
             "the mean was taken over the tokens",

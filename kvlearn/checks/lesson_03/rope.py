@@ -31,8 +31,18 @@ def _cases(generator):
 
     return [
         draw(2, 3, 5, 8, [[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]], 10000.0, "two rows at other places"),
+        draw(2, 3, 5, 8, [[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]], 300.0, "the same with another theta"),
         draw(3, 2, 1, 6, [[5], [0], [9]], 100.0, "one token"),
         draw(1, 3, 4, 10, [[2, 3, 6, 7]], 500.0, "positions with a gap"),
+        draw(1, 2, 3, 4, [[4999, 5000, 5001]], 10000.0, "positions around 5,000"),
+        Case(
+            {
+                "x": torch.tensor([[[[1.0, 1.0, 0.0, 0.0]]]]),
+                "positions": torch.tensor([[2]]),
+                "theta": 16.0,
+            },
+            "the example by hand",
+        ),
         draw(2, 3, 4, 12, [[299, 300, 301, 302], [500, 501, 502, 503]], 10000.0, "bfloat16", torch.bfloat16),
     ]
 
@@ -103,6 +113,12 @@ APPLY_ROPE = Exercise(
             mistakes.from_zero,
             "Every text was taken to begin with this chunk. A token that arrives alone, as it will with a "
             "cache, would always stand at position 0 (pytorch/executorch#2010).",
+        ),
+        Misconception(
+            "positions beyond 2,047 were all taken for 2,047",
+            mistakes.table_ends,
+            "A table of cosines and sines was made for a fixed number of positions. A position beyond its "
+            "end has an angle of its own, and not the last one of the table.",
         ),
         Misconception(
             "the first row's positions were used for all rows",

@@ -31,6 +31,10 @@ def from_zero(x, positions, theta):
     return _right(x, torch.arange(x.shape[2]).expand_as(positions), theta)
 
 
+def table_ends(x, positions, theta):
+    return _right(x, positions.clamp(max=2047), theta)
+
+
 def first_row(x, positions, theta):
     return _right(x, positions[:1].expand_as(positions), theta)
 
