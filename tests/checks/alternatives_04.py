@@ -28,24 +28,24 @@ class OneTensorALayer(KVCache):
         return list(self.both.values())
 
 
-class ListOfTokens(KVCache):
-    """Grows; a Python list of one-token tensors, stacked when they are read."""
+class TokensFirst(KVCache):
+    """Grows; tokens on the first axis, where they are appended as to a list, and back when they are read."""
 
     def _start(self, batch_size):
-        self.tokens = [[] for _ in range(self.num_layers)]
+        self.sides = [[None, None] for _ in range(self.num_layers)]
 
     def _append(self, layer, k, v):
-        self.tokens[layer] += [(k[:, :, i].clone(), v[:, :, i].clone()) for i in range(k.shape[2])]
-        if not self.tokens[layer]:
-            return k, v
-        keys, values = zip(*self.tokens[layer], strict=True)
-        return torch.stack(keys, dim=2), torch.stack(values, dim=2)
+        for i, new in enumerate((k, v)):
+            new = new.movedim(2, 0).contiguous().clone()
+            old = self.sides[layer][i]
+            self.sides[layer][i] = new if old is None else torch.vstack((old, new))
+        return tuple(side.movedim(0, 2) for side in self.sides[layer])
 
     def _truncate(self, layer, length):
-        del self.tokens[layer][length:]
+        self.sides[layer] = [None if side is None else side[:length].clone() for side in self.sides[layer]]
 
     def _tensors(self):
-        return [tensor for layer in self.tokens for pair in layer for tensor in pair]
+        return [side for layer in self.sides for side in layer if side is not None]
 
 
 class RoomForEachLayer(KVCache):
@@ -107,18 +107,12 @@ class OneRoomForAll(KVCache):
         return [self.room[layer, :, :end] for layer, end in self.ends.items()]
 
 
-def decode_with_a_token_at_a_time(model, tokens, max_new_tokens, cache):
-    """Prefill token by token; recursion in the place of the loop."""
-    for token in tokens[:-1]:
-        model(torch.tensor([[token]]), cache)
-
-    def go_on(token, left):
-        if left == 0:
-            return []
-        best = model(torch.tensor([[token]]), cache)[0, -1].topk(1).indices.item()
-        return [best, *go_on(best, left - 1)]
-
-    return go_on(tokens[-1], max_new_tokens)
+def decode_by_recursion(model, tokens, max_new_tokens, cache):
+    """Recursion in the place of the loop."""
+    if max_new_tokens == 0:
+        return []
+    best = model(torch.tensor([tokens]), cache)[0, -1].topk(1).indices.tolist()
+    return best + decode_by_recursion(model, best, max_new_tokens - 1, cache)
 
 
 def decode_what_is_unseen(model, tokens, max_new_tokens, cache):
@@ -171,7 +165,7 @@ def llm_with_a_loop(load, question, max_new_tokens):
     """No generate: a loop of its own, fed with what the cache has not seen."""
     model, tokenizer = load(attention=_loop_attention, rope=_complex_rope)
     prompt = text = tokenizer.chat([{"role": "user", "content": question}])
-    cache = ListOfTokens(model.config, dtype=model.dtype, device=model.device)
+    cache = TokensFirst(model.config, dtype=model.dtype, device=model.device)
     while len(text) - len(prompt) < max_new_tokens:
         logits = model(torch.tensor([text[cache.length :]]), cache)
         text = [*text, int(logits[0, -1].argmax())]
@@ -194,9 +188,9 @@ def llm_in_chunks(load, question, max_new_tokens):
 
 
 ALTERNATIVES = {
-    "growing_cache": [OneTensorALayer, ListOfTokens],
+    "growing_cache": [OneTensorALayer, TokensFirst],
     "static_cache": [RoomForEachLayer, OneRoomForAll],
-    "cached_decode": [decode_with_a_token_at_a_time, decode_what_is_unseen],
+    "cached_decode": [decode_by_recursion, decode_what_is_unseen],
     "chunked_prefill": [prefill_by_positions, prefill_with_growing_keys],
     "your_own_llm": [llm_with_a_loop, llm_in_chunks],
 }

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from alternatives_04 import ListOfTokens, OneTensorALayer, RoomForEachLayer, decode_what_is_unseen
+from alternatives_04 import TokensFirst, OneTensorALayer, RoomForEachLayer, decode_what_is_unseen
 from course_answers import course_answers
 
 import kvlearn
@@ -185,7 +185,7 @@ def own_llm(load, question, max_new_tokens, give=lambda new, cache, other: (new,
         rope=lambda x, positions, theta: kvlearn.apply_rope(x, positions, theta),
     )
     prompt = tokenizer.chat([{"role": "user", "content": question}])
-    cache, other = (ListOfTokens(model.config, dtype=model.dtype) for _ in range(2))
+    cache, other = (TokensFirst(model.config, dtype=model.dtype) for _ in range(2))
     result = kvlearn.generate(
         model, prompt, max_new_tokens, cache=cache if cached else None, eos_ids=tokenizer.eos_ids
     )

@@ -18,7 +18,7 @@ class CachedModel:
     config = SimpleNamespace(num_layers=1, num_kv_heads=1, head_dim=2, max_position=64)
 
     def __init__(self, vocab_size: int, seed: int):
-        self.vocab_size, self.seed, self.fed = vocab_size, seed, 0
+        self.vocab_size, self.seed, self.fed, self.passes = vocab_size, seed, 0, 0
 
     def __call__(self, tokens, cache=None):
         """(1, L) token ids -> logits (1, L, vocab_size)."""
@@ -30,6 +30,7 @@ class CachedModel:
                 f"shape {tuple(tokens.shape)}."
             )
         self.fed += tokens.shape[1]
+        self.passes += 1
         text = tokens
         if cache is not None:
             ids = tokens[:, None, :, None].expand(1, 1, -1, 2).float()
@@ -56,6 +57,7 @@ def _cases(generator):
         draw(5, 7, "7 new tokens"),
         draw(1, 4, "a prompt of one token"),
         draw(6, 1, "one new token"),
+        draw(4, 0, "nothing wanted"),
     ]
 
 
@@ -70,7 +72,12 @@ def _observe(answer, case):
     if new is None or new is ...:
         return None
     new = list(new) if isinstance(new, tuple) else new
-    return {"new tokens": new, "tokens that the model was fed": model.fed, "slots in the cache": cache.length}
+    return {
+        "new tokens": new,
+        "tokens that the model was fed": model.fed,
+        "slots in the cache": cache.length,
+        "passes": model.passes,
+    }
 
 
 def _explain(case, got, want):
@@ -87,7 +94,10 @@ def _explain(case, got, want):
                 f"The text is right. But the {what} are {got[what]}, where {want[what]} were needed "
                 f"(prompt {len(case['tokens'])}, new {case['max_new_tokens']})."
             )
-    return None
+    return (
+        f"The text is right. But it took {got['passes']} passes, where {want['passes']} were needed: the "
+        "prompt goes through the model in one."
+    )
 
 
 # -- right and wrong loops ---------------------------------------------------------------------
@@ -98,12 +108,10 @@ def _best(logits):
 
 
 def cached_decode(model, tokens, max_new_tokens, cache):
-    """Oracle: one token at a time from the very first, so that prefill is not special."""
+    """Oracle: whatever the cache does not hold yet, in one pass, so that prefill is not special."""
     text, new = list(tokens), []
     while len(new) < max_new_tokens:
-        for token in text[cache.length :]:
-            logits = model(torch.tensor([[token]]), cache)
-        new.append(_best(logits))
+        new.append(_best(model(torch.tensor([text[cache.length :]]), cache)))
         text.append(new[-1])
     return new
 
@@ -138,6 +146,33 @@ def _last_fed_too(model, tokens, max_new_tokens, cache):
     for _ in range(max_new_tokens):
         new.append(_best(logits))
         logits = model(torch.tensor([[new[-1]]]), cache)
+    return new
+
+
+def _prompt_for_nothing(model, tokens, max_new_tokens, cache):
+    logits, new = model(torch.tensor([tokens]), cache), []
+    for step in range(max_new_tokens):
+        new.append(_best(logits))
+        if step + 1 < max_new_tokens:
+            logits = model(torch.tensor([[new[-1]]]), cache)
+    return new
+
+
+def _prompt_token_by_token(model, tokens, max_new_tokens, cache):
+    text, new = list(tokens), []
+    while len(new) < max_new_tokens:
+        for token in text[cache.length :]:
+            logits = model(torch.tensor([[token]]), cache)
+        new.append(_best(logits))
+        text.append(new[-1])
+    return new
+
+
+def _cache_not_handed_over(model, tokens, max_new_tokens, cache):
+    new, feed = [], list(tokens)
+    for _ in range(max_new_tokens):
+        new.append(_best(model(torch.tensor([feed]))))
+        feed = new[-1:]
     return new
 
 
@@ -215,6 +250,24 @@ CACHED_DECODE = Exercise(
             _last_fed_too,
             "The text is right. But the last pass computes logits that nobody reads, and the cache is one "
             "token ahead of what the next call expects.",
+        ),
+        Misconception(
+            "the prompt is fed although nothing is wanted",
+            _prompt_for_nothing,
+            "For no new token nothing has to be computed. Here the prompt went through the model, and the "
+            "cache holds it, although the caller asked for nothing.",
+        ),
+        Misconception(
+            "the prompt is fed token by token",
+            _prompt_token_by_token,
+            "The text is right. But a prompt goes through the model in one pass, which reads the weights "
+            "once; here they were read for every token of it.",
+        ),
+        Misconception(
+            "the cache was not handed to the model",
+            _cache_not_handed_over,
+            "Your cache is still empty: the model was called without it, and after the prompt it saw one "
+            "token at a time and nothing before.",
         ),
         Misconception(
             "the cache is never used",

@@ -2,14 +2,21 @@
 
 import torch
 
-from kvlearn.cache import GrowingCache
-from kvlearn.checks.engine import Exercise, Misconception
+from kvlearn.cache import GrowingCache, KVCache
+from kvlearn.checks.engine import Exercise, Misconception, WrongAnswer
 from kvlearn.checks.lesson_04.scenario import AXES, cases, explain, play
 
 
 def _observe_growing(answer, case):
     k = case["k"]
-    return play(lambda: answer(case["config"], k.shape[1], dtype=k.dtype, device=k.device), case)[1]
+    cache, seen = play(lambda: answer(case["config"], k.shape[1], dtype=k.dtype, device=k.device), case)
+    if isinstance(cache, KVCache) and len(list(cache._tensors())) > 2 * cache.num_layers:
+        raise WrongAnswer(
+            f"`_tensors` names {len(list(cache._tensors()))} tensors for {cache.num_layers} layer(s): each "
+            "chunk is kept by itself, as in the lesson. Keep one tensor per layer for the keys, and one for "
+            "the values."
+        )
+    return seen
 
 
 class _Growing(GrowingCache):
@@ -66,6 +73,40 @@ class _KeepsTheLast(_Growing):
 class _NeverBack(_Growing):
     def _truncate(self, layer, length):
         pass
+
+
+class _NeverBackToNothing(_Growing):
+    def _truncate(self, layer, length):
+        if length:
+            super()._truncate(layer, length)
+
+
+class _DefaultDtype(_Growing):
+    def _start(self, batch_size):
+        super()._start(batch_size)
+        self._keys = [keys.to(torch.get_default_dtype()) for keys in self._keys]
+        self._values = [values.to(torch.get_default_dtype()) for values in self._values]
+
+
+class _Chunks(_Growing):
+    """The lesson's own cache: a list of chunks."""
+
+    def _start(self, batch_size):
+        super()._start(batch_size)
+        self._list = [[(k, v)] for k, v in zip(self._keys, self._values, strict=True)]
+
+    def _append(self, layer, k, v):
+        self._list[layer].append((k.clone(), v.clone()))
+        return self._whole(layer)
+
+    def _whole(self, layer):
+        return tuple(torch.cat(side, dim=2) for side in zip(*self._list[layer], strict=True))
+
+    def _truncate(self, layer, length):
+        self._list[layer] = [tuple(side[:, :, :length].clone() for side in self._whole(layer))]
+
+    def _tensors(self):
+        return [side for chunks in self._list for chunk in chunks for side in chunk]
 
 
 class _CountsKeysOnly(_Growing):
@@ -135,6 +176,24 @@ GROWING_CACHE = Exercise(
             "going back does nothing",
             _NeverBack,
             "After a step back the forgotten tokens are still there, and the next token lands behind them.",
+        ),
+        Misconception(
+            "going back to nothing does nothing",
+            _NeverBackToNothing,
+            "A length of 0 is a length: after `truncate(0)` no slot is left. In a condition 0 counts as "
+            "false.",
+        ),
+        Misconception(
+            "the cache was made in torch's default dtype",
+            _DefaultDtype,
+            "Empty tensors of another dtype are enough: `torch.cat` gives the wider of two dtypes, and all "
+            "that is stored takes twice the bytes. The base class knows the dtype: `self.dtype`.",
+        ),
+        Misconception(
+            "each chunk is kept by itself",
+            _Chunks,
+            "The numbers are right, and that is the lesson's own cache, which joins the whole list at every "
+            "step. Keep one tensor per layer for the keys and one for the values.",
         ),
         Misconception(
             "only the keys are counted",

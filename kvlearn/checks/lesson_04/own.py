@@ -35,37 +35,41 @@ class SmallTokenizer:
         return bytes(i for i in ids if i < 256).decode(errors="replace")
 
     def chat(self, messages):
-        return [mark for m in messages for mark in (256, *self.encode(m["content"]), 257)]
+        marks = {"user": 256, "assistant": 258, "system": 255}
+        return [mark for m in messages for mark in (marks[m["role"]], *self.encode(m["content"]), 257)]
 
 
-def _decoder(seed, attention=attention, rope=apply_rope):
+def _decoder(seed, attention=attention, rope=apply_rope, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     decoder = Decoder(CONFIG, attention, rope)
     for weight in decoder.parameters():
         if weight.ndim == 2:
             weight.data = randn(generator, *weight.shape, size=2 * weight.shape[1] ** -0.5)
-    return decoder.requires_grad_(False)
+    return decoder.requires_grad_(False).to(dtype)
 
 
-def _answer_ids(seed, question, max_new_tokens, eos_ids=()):
+def _answer_ids(seed, question, max_new_tokens, dtype):
     """The library's own answer, without a cache."""
-    tokenizer = SmallTokenizer(eos_ids)
-    prompt = tokenizer.chat([{"role": "user", "content": question}])
-    return generate(_decoder(seed), prompt, max_new_tokens, eos_ids=eos_ids).tokens[0]
+    prompt = SmallTokenizer().chat([{"role": "user", "content": question}])
+    return generate(_decoder(seed, dtype=dtype), prompt, max_new_tokens).tokens[0]
 
 
 def _cases(generator):
-    def draw(question, max_new_tokens, ends_at, label):
+    def draw(question, max_new_tokens, ends_at, label, dtype=torch.float32):
         while True:
             seed = int(torch.randint(10**6, (1,), generator=generator))
-            free = _answer_ids(seed, question, max_new_tokens)
+            free = _answer_ids(seed, question, max_new_tokens, dtype)
             if ends_at is None or free[ends_at] not in free[:ends_at]:
                 break  # the EOS must not come before its place
         eos = (259,) if ends_at is None else (259, free[ends_at])
         inputs = {"question": question, "max_new_tokens": max_new_tokens, "seed": seed, "eos_ids": eos}
-        return Case(inputs, label)
+        return Case({**inputs, "dtype": dtype}, label)
 
-    return [draw("Why?", 6, None, "6 new tokens"), draw("Where is it?", 9, 3, "an answer that ends")]
+    return [
+        draw("Why?", 6, None, "6 new tokens"),
+        draw("Where is it?", 9, 3, "an answer that ends"),
+        draw("How?", 3, None, "a model in float64", torch.float64),
+    ]
 
 
 def _observe(answer, case):
@@ -73,7 +77,7 @@ def _observe(answer, case):
 
     def load(*, attention=attention, rope=apply_rope, **_):
         given.update(attention=attention, rope=rope)
-        decoder = _decoder(case["seed"], attention, rope)
+        decoder = _decoder(case["seed"], attention, rope, case["dtype"])
         decoder.register_forward_pre_hook(lambda _, args: fed.append(args[0].shape[1]))
         return decoder, SmallTokenizer(case["eos_ids"])
 
@@ -93,6 +97,7 @@ def _observe(answer, case):
         "RoPE of your own": given["rope"] is not apply_rope,
         "cache": isinstance(cache, KVCache),
         "cache of your own": type(cache) not in (type(None), GrowingCache, StaticCache),
+        "number of new tokens": len(tokens) if isinstance(tokens, list | tuple) else None,
         "new tokens": tokens,
         "token-positions fed": sum(fed),
         "slots in the cache": cache.length if isinstance(cache, KVCache) else 0,
@@ -107,6 +112,11 @@ def _explain(case, got, want):
     for what in ("attention of your own", "RoPE of your own", "cache of your own"):
         if got[what] != want[what]:
             return f"The model ran without {'a ' * ('cache' in what)}{what}."
+    if got["number of new tokens"] != want["number of new tokens"]:
+        return (
+            f"The answer has {got['number of new tokens']} new tokens and should have "
+            f"{want['number of new tokens']}: the result's `.tokens` holds one list of ids per prompt."
+        )
     if list(got["new tokens"]) != want["new tokens"]:
         return None  # the engine says where
     return (
@@ -133,13 +143,21 @@ def _own_rope(x, positions, theta):
 
 
 def _with(
-    load, question, max_new_tokens, own=(_own_attention, _own_rope), cache=_OwnCache, chat=True, eos=True
+    load,
+    question,
+    max_new_tokens,
+    own=(_own_attention, _own_rope),
+    cache=_OwnCache,
+    chat=True,
+    eos=True,
+    role="user",
+    dtype=None,
 ):
     pieces = dict(zip(("attention", "rope"), own, strict=True))
     model, tokenizer = load(**{name: piece for name, piece in pieces.items() if piece is not None})
-    message = [{"role": "user", "content": question}]
+    message = [{"role": role, "content": question}]
     prompt = tokenizer.chat(message) if chat else tokenizer.encode(question)
-    made = None if cache is None else cache(model.config, dtype=model.dtype, device=model.device)
+    made = None if cache is None else cache(model.config, dtype=dtype or model.dtype, device=model.device)
     ends = tokenizer.eos_ids if eos else ()
     new = generate(model, prompt, max_new_tokens, cache=made, eos_ids=ends).tokens[0]
     return prompt, new, made
@@ -172,6 +190,14 @@ def _no_cache(load, question, max_new_tokens):
 
 def _no_chat(load, question, max_new_tokens):
     return _with(load, question, max_new_tokens, chat=False)[1:]
+
+
+def _as_the_assistant(load, question, max_new_tokens):
+    return _with(load, question, max_new_tokens, role="assistant")[1:]
+
+
+def _own_dtype(load, question, max_new_tokens):
+    return _with(load, question, max_new_tokens, dtype=torch.float32)[1:]
 
 
 def _no_eos(load, question, max_new_tokens):
@@ -228,6 +254,18 @@ YOUR_OWN_LLM = Exercise(
             _no_chat,
             "The model was trained on conversations with marks for who speaks. Without them it goes on with "
             "your sentence and does not answer it.",
+        ),
+        Misconception(
+            "the question was put into the assistant's mouth",
+            _as_the_assistant,
+            'The role says who speaks. The person who asks is the "user"; the model answers as "assistant".',
+        ),
+        Misconception(
+            "the cache has a dtype of its own",
+            _own_dtype,
+            "The cache must hold what the model computes, in its dtype: `model.dtype`. Left out, it is "
+            "torch's default, float32, and a model in another dtype cannot use it.",
+            raises=True,
         ),
         Misconception(
             "the answer does not stop at its end",

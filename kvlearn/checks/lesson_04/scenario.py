@@ -31,19 +31,22 @@ def cases(generator):
     return [
         case(generator, "a prompt and two steps", 3, 2, 5, 6, (7, 1, 1)),
         case(generator, "one layer, one row", 1, 1, 2, 8, (3, 1)),
-        case(generator, "chunks in float64", 2, 3, 1, 4, (2, 3, 1), torch.float64),
+        case(generator, "chunks in bfloat16", 2, 3, 1, 4, (2, 3, 1), torch.bfloat16),
     ]
 
 
-def play(make, case):
-    """The cache after the scenario, and what it gave back on the way."""
+def play(make, case, see=lambda cache, back: None):
+    """The cache after the scenario, and what it gave back on the way.
+
+    `see` is shown the cache and what came back at each step of the text.
+    """
     cache, other = make(), make()
     other.truncate(0)  # where nothing is stored yet
     seen, tokens = {"bytes used by the empty cache": _used_bytes(cache)}, 0
     for length in case["chunks"]:
         new = range(tokens, tokens + length)
         tokens += length
-        _step(cache, case, list(new), f"after {tokens} tokens", seen)
+        _step(cache, case, list(new), f"after {tokens} tokens", seen, see=see)
         seen[f"bytes used after {tokens} tokens"] = _used_bytes(cache)
     cache.truncate(tokens - 2)
     _step(cache, case, [tokens], "after two tokens were taken back and one came", seen)
@@ -53,6 +56,8 @@ def play(make, case):
             "Two caches share one shelf: the second, made separately, holds the first one's tokens. A list "
             "that belongs to the class, or is a default argument, is one list for all objects."
         )
+    cache.truncate(0)
+    _step(cache, case, [tokens], "after all tokens were taken back and one came", seen)
     cache.reset()
     _step(cache, case, [tokens], "after a reset and one token", seen)
     rows = [0] * (cache.batch_size + 1)
@@ -61,13 +66,14 @@ def play(make, case):
     return cache, seen
 
 
-def _step(cache, case, tokens, when, seen, rows=slice(None)):
+def _step(cache, case, tokens, when, seen, rows=slice(None), see=lambda cache, back: None):
     for layer in range(case["config"].num_layers):
         given = {
             name: case[letter][layer][rows][:, :, tokens] for name, letter in (("keys", "k"), ("values", "v"))
         }
         back = cache.update(layer, *given.values())
         require_two_tensors(back)
+        see(cache, back)
         slots = cache.key_positions(layer).shape[1]
         for name, tensor in zip(given, back, strict=True):
             if tensor.ndim != 4:

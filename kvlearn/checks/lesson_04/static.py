@@ -1,6 +1,6 @@
 """static_cache: the learner's cache with a room of fixed size, written in place."""
 
-from kvlearn.cache import GrowingCache, StaticCache
+from kvlearn.cache import GrowingCache, KVCache, StaticCache
 from kvlearn.checks.engine import Exercise, Misconception
 from kvlearn.checks.lesson_04.scenario import AXES, cases, explain, play
 
@@ -9,8 +9,44 @@ ROOM = 40  # max_length: more than all layers' tokens together, so that a place 
 
 def _observe_static(answer, case):
     k = case["k"]
-    cache, seen = play(lambda: answer(case["config"], k.shape[1], ROOM, dtype=k.dtype, device=k.device), case)
-    return {**seen, "bytes allocated": cache.allocated_bytes}
+    moved, copied = set(), []
+
+    def see(cache, back):
+        if isinstance(cache, KVCache):
+            rooms = {tensor.untyped_storage().data_ptr() for tensor in cache._tensors()}
+            moved.add(frozenset(rooms))
+            copied.append(any(side.untyped_storage().data_ptr() not in rooms for side in back))
+
+    cache, seen = play(
+        lambda: answer(case["config"], k.shape[1], ROOM, dtype=k.dtype, device=k.device), case, see
+    )
+    return {
+        **seen,
+        "bytes allocated": cache.allocated_bytes,
+        "a new room at some step": len(moved) > 1,
+        "copies come back": any(copied),
+    }
+
+
+def _explain(case, got, want):
+    text = explain(case, got, want)
+    if text is None or text.startswith("The copies come back"):
+        return text and (
+            "The numbers are right. But what comes back is a copy of all that is stored, at every step. A "
+            "slice of the room is a view and copies nothing."
+        )
+    if text.startswith("The bytes allocated"):
+        return (
+            "The numbers are right. But the storages behind `_tensors` hold what is written and no more: "
+            "either every step concatenates, and copies the whole past, or `_tensors` names copies and not "
+            "views of the room."
+        )
+    if text.startswith("The a new room"):
+        return (
+            "The numbers are right. But the tensors that `_tensors` names lie elsewhere from step to step: "
+            "the room is made anew, and the whole past copied. Make it once, in `_start`, and write into it."
+        )
+    return text
 
 
 class _Static(StaticCache):
@@ -84,6 +120,17 @@ class _CountsTheRoom(_Static):
         return [self._keys, self._values]
 
 
+class _RoomCloned(_Static):
+    def _append(self, layer, k, v):
+        self._keys, self._values = self._keys.clone(), self._values.clone()
+        return super()._append(layer, k, v)
+
+
+class _GivesCopies(_Static):
+    def _append(self, layer, k, v):
+        return tuple(side.clone() for side in super()._append(layer, k, v))
+
+
 class _ConcatenatedAfterAll(GrowingCache):
     def __init__(self, config, batch_size=1, max_length=ROOM, *, dtype=None, device=None):
         super().__init__(config, batch_size, dtype=dtype, device=device)
@@ -104,7 +151,7 @@ STATIC_CACHE = Exercise(
     reference=StaticCache,
     cases=cases,
     observe=_observe_static,
-    explain=explain,
+    explain=_explain,
     axes=AXES,
     misconceptions=(
         Misconception(
@@ -152,6 +199,18 @@ STATIC_CACHE = Exercise(
             _CountsTheRoom,
             "`used_bytes` is what the stored tokens need; the room as a whole is `allocated_bytes`. Both "
             "come from the tensors that you name.",
+        ),
+        Misconception(
+            "the room is copied at every step",
+            _RoomCloned,
+            "The numbers are right, and each step copies the room whole, which is even more than a cache "
+            "that concatenates does. Write into the room that `_start` made.",
+        ),
+        Misconception(
+            "copies of the room come back",
+            _GivesCopies,
+            "The numbers are right, and each step copies all that is stored. A slice of the room is a view: "
+            "attention can read it where it lies.",
         ),
         Misconception(
             "no room stands behind the tensors that are named",
