@@ -68,7 +68,7 @@ kvlearn.check("read_sizes", read_sizes)
 # | `num_heads`, `num_kv_heads` | query heads, key/value heads |
 # | `head_dim` | width of one head |
 # | `hidden_size` | width of the hidden state |
-# | `bits` | 16 for bf16, 8 for fp8 |
+# | `bits` | 16 for bf16, 8 for fp8, 4 for packed int4 |
 #
 # **By hand.** 2 layers, 4 query heads, 2 key/value heads of width 3, hidden
 # size 12, 16 bits. In one layer a token leaves a key and a value in each of

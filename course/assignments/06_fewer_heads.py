@@ -224,7 +224,7 @@ kvlearn.check("absorbed_values", absorbed_values)
 # |---|---|
 # | `num_heads`, `num_kv_heads` | query heads, key/value heads |
 # | `key_width`, `value_width` | numbers in a key, in a value |
-# | `bits` | of a stored number |
+# | `bits` | of a stored number: 16, 8, or fewer, such as 6 |
 #
 # **By hand.** 2 query heads on 1 key/value head, widths 4 and 4, 16 bits.
 # A head does 8 operations for the score and 8 for the sum; two heads, 32.

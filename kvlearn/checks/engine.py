@@ -14,7 +14,7 @@ import torch
 
 from kvlearn.checks import explain as say
 from kvlearn.checks.call import call_function, explain_unusable, returned_nothing
-from kvlearn.checks.compare import compare, identical, is_tensor, shares_memory, snapshot, tensors
+from kvlearn.checks.compare import compare, identical, is_tensor, shares_memory, snapshot
 from kvlearn.checks.isolate import MAX_SECONDS, TookTooLong, limited, modes_left, undisturbed
 
 
@@ -227,8 +227,18 @@ def _explained(exercise: Exercise, case: Case, got, want) -> str | None:
 
 
 def is_telling(value) -> bool:
-    """Whether to equal this on one case is a sign: several real numbers, which do not agree by chance."""
-    return any(t.numel() > 1 and t.is_floating_point() for t in tensors(value))
+    """Whether to equal this on one case is a sign: at least three numbers, which do not agree by chance."""
+    return _numbers(value) >= 3
+
+
+def _numbers(value) -> int:
+    if is_tensor(value):
+        return value.numel() if value.is_floating_point() else 0
+    if type(value) in (list, tuple):
+        return sum(map(_numbers, value))
+    if type(value) is dict:
+        return _numbers(list(value.values()))
+    return 1 if type(value) in (int, float) else 0
 
 
 def matches(exercise, misconception: Misconception, cases, got: list[Outcome], first: int, want: Outcome):

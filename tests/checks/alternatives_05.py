@@ -52,9 +52,8 @@ def token_in_floats(num_layers, num_heads, num_kv_heads, head_dim, hidden_size, 
 
 
 def token_with_torch(num_layers, num_heads, num_kv_heads, head_dim, hidden_size, bits):
-    dtype = {8: torch.float8_e4m3fn, 16: torch.float16}[bits]
-    keys = torch.zeros(num_layers, num_kv_heads, head_dim, dtype=dtype)
-    return torch.tensor(keys.nbytes + torch.zeros_like(keys).nbytes)
+    keys = torch.zeros(num_layers, num_kv_heads, head_dim, dtype=torch.float16)
+    return torch.tensor((keys.nbytes + torch.zeros_like(keys).nbytes) * bits // 16)
 
 
 # cache_size

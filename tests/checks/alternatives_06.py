@@ -145,7 +145,7 @@ def intensity_in_short(num_heads, num_kv_heads, key_width, value_width, bits):
 def intensity_counted(num_heads, num_kv_heads, key_width, value_width, bits):
     flops = num_heads * (2 * key_width + 2 * value_width)
     stored = num_kv_heads * key_width + num_kv_heads * value_width
-    return torch.tensor(flops / (stored * (bits // 8)))
+    return torch.tensor(flops / (stored * bits / 8))
 
 
 ALTERNATIVES = {

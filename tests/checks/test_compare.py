@@ -71,6 +71,8 @@ def test_whole_numbers_come_in_several_kinds():
     for other in (4.0, torch.tensor(4.0), torch.tensor([4]), "4", True, None):
         assert kind(other, 4) == "type"
     assert kind(torch.tensor(0.5), 0.5) is None and kind(1, 1.0) is None
+    assert kind(torch.tensor(128 / 3), 128 / 3) is None and kind(float(torch.tensor(128 / 3)), 128 / 3)
+    assert kind(torch.tensor(42.667), 128 / 3) == "value"
     assert kind(1, True) == "type" and kind(torch.tensor(True), True) is None
     assert kind(numpy.bool_(False), False) is None and kind(numpy.bool_(False), True) == "value"
     assert kind(numpy.int64(1), True) == "type" and kind(numpy.array([True]), True) == "type"

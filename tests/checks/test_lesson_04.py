@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from alternatives_04 import TokensFirst, OneTensorALayer, RoomForEachLayer, decode_what_is_unseen
+from alternatives_04 import OneTensorALayer, RoomForEachLayer, TokensFirst, decode_what_is_unseen
 from course_answers import course_answers
 
 import kvlearn

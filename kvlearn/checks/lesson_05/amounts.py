@@ -45,8 +45,10 @@ def observe_size(reference, misconceptions: tuple[Misconception, ...]):
 
 def _require_digits(value, low, high, right, mistakes):
     """A rounded size must say enough to be told from a usual mistake, and never fewer than three digits."""
+    if low + high == 2 * right:
+        return  # the size to the byte, however few digits it takes
     said = f"{value[0]} {value[1]}" if isinstance(value, tuple | list) else value
-    if low + high != 2 * right and 200 * (high - low) > low + high:
+    if 200 * (high - low) > low + high:
         raise WrongAnswer(
             f"{said!r} is too coarse: it stands for every size from {show_bytes(max(round(low), 0))} to "
             f"{show_bytes(round(high))}. Write at least three digits that count, or the bytes."

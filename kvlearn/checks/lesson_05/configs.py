@@ -107,6 +107,7 @@ READ_SIZES = Exercise(
     signature="read_sizes(config)",
     reference=read_sizes,
     cases=_cases,
+    items=("num_layers", "num_kv_heads", "head_dim"),
     misconceptions=MISCONCEPTIONS,
     hints=(
         "First find the dictionary that has num_hidden_layers in it. Then take the three numbers one by one.",

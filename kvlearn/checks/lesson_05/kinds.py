@@ -27,7 +27,7 @@ def _hybrid_cases(generator):
             {"windows": windows, "num_kv_heads": kv_heads, "head_dim": width, "tokens": tokens}, label
         )
 
-    more = window + int(torch.randint(200, 900, (1,), generator=generator))
+    more = 3 * window + int(torch.randint(200, 900, (1,), generator=generator))
     return [
         case("a text longer than the window", more),
         case("a text shorter than the window", window - 60),
@@ -68,6 +68,17 @@ HYBRID_MISCONCEPTIONS = (
         "the larger of text and window was kept, not the smaller",
         _hybrid(lambda w, tokens, windows: tokens if w is None else max(w, tokens)),
         "A window throws old tokens away. It never makes a layer hold more than the text.",
+    ),
+    Misconception(
+        "a layer with a window was charged for two windows",
+        _hybrid(lambda w, tokens, windows: tokens if w is None else min(2 * w, tokens)),
+        "Some engines keep more than they need. Here each layer keeps the last W tokens and no more.",
+    ),
+    Misconception(
+        "a layer with a window was charged for what is left over from whole windows",
+        _hybrid(lambda w, tokens, windows: tokens if w is None or tokens < w else tokens % w),
+        "A window slides: it does not start again after every W tokens. Once the text is longer, the layer "
+        "always holds W of them.",
     ),
     Misconception(
         "the window was one too narrow",

@@ -28,6 +28,7 @@ def _token_cases(generator):
         case("grouped heads in 16 bits", heads, kv_heads, head_dim, heads * head_dim, 16),
         case("heads wider than their share of the hidden size", 16, 8, 256, 3584, 16),
         case("one key/value head in 8 bits", heads, 1, 128, heads * head_dim, 8),
+        case("4 bits", heads, kv_heads, 120, heads * 120, 4),
     ]
 
 
@@ -66,6 +67,14 @@ TOKEN_MISCONCEPTIONS = (
         "bits were taken for bytes",
         lambda *sizes: 8 * _token(*sizes),
         "`bits` counts bits, and a size is wanted in bytes: there are eight bits in one.",
+    ),
+    Misconception(
+        "the bits were divided by 8 before anything else, and the rest was dropped",
+        lambda layers, heads, kv_heads, dim, hidden, bits: _token(
+            layers, heads, kv_heads, dim, hidden, 8 * (bits // 8)
+        ),
+        "A number of 4 bits takes half a byte, and two of them share one. Multiply first, and divide the "
+        "whole by 8.",
     ),
     Misconception(
         "only one layer was counted",

@@ -39,6 +39,7 @@ def _score_cases(generator):
     return [
         draw(3, 8, 2, 70, 16, 6, 24, "8 heads"),
         draw(2, 6, 1, 50, 20, 4, 10, "one query"),
+        draw(1, 7, 3, 50, 22, 8, 14, "one row"),
         draw(2, 9, 3, 60, 26, 8, 12, "float64", torch.float64),
     ]
 
@@ -205,6 +206,7 @@ def _value_cases(generator):
     return [
         draw(3, 8, 2, 70, 20, 24, "8 heads"),
         draw(2, 6, 1, 50, 22, 10, "one query"),
+        draw(1, 7, 3, 60, 22, 14, "one row"),
         draw(2, 9, 3, 60, 26, 12, "float64", torch.float64),
     ]
 

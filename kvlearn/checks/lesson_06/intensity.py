@@ -28,6 +28,8 @@ def _cases(generator):
         case("one key/value head for 71", 71, 1, 64, 64, 16),
         case("one head each, in 32 bits", 9, 9, 80, 80, 32, "heads kv_heads"),
         case("narrow values, in 8 bits", 32, 2, 192, 128, 8),
+        case("a quotient that is not round", 32, 2, 112, 96, 6),
+        case("the example by hand", 2, 1, 4, 4, 16),
     ]
 
 
@@ -63,6 +65,17 @@ DECODE_INTENSITY = Exercise(
             "bits were taken for bytes",
             lambda heads, kv_heads, key, value, bits: _intensity(heads, kv_heads, key, value, 8 * bits),
             "`bits` is the width of a number in bits; eight of them are a byte.",
+        ),
+        Misconception(
+            "the bits were divided by 8 before anything else, and the rest was dropped",
+            lambda heads, kv_heads, key, value, bits: _intensity(heads, kv_heads, key, value, bits // 8 * 8),
+            "A number of 6 bits takes three quarters of a byte. With `//` nothing is left of it.",
+            raises=True,
+        ),
+        Misconception(
+            "the result was rounded",
+            lambda *sizes: round(_intensity(*sizes), 2),
+            "The exact quotient is wanted. Rounding is for showing a number, not for working with it.",
         ),
         Misconception(
             "every number was taken to be two bytes",

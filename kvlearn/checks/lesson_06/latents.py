@@ -87,9 +87,9 @@ EXPAND_LATENTS = Exercise(
         "up": "row latent",
         "num_heads": "head",
         "nope_dim": "key_channel",
-        "return[0]": "batch head token channel",
-        "return[1]": "batch head token channel",
+        "return": "batch head token channel",
     },
+    items=("keys", "values"),
     misconceptions=(
         Misconception(
             "keys and values were given back the wrong way round",

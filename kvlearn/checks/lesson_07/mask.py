@@ -28,6 +28,8 @@ def _cases(generator):
         (torch.tensor(queries), torch.tensor(ring), 4, "a ring and a chunk"),
         (late[:, -1:], late, 5, "one new token"),
         (padded[1:, 3:], padded[1:], 99, "a window wider than the text"),
+        (torch.tensor([[9, 10]]), torch.tensor([[2, 3, 5, 6, 9, 10]]), 6, "positions with gaps"),
+        (torch.tensor([[7]]), torch.tensor([[8, 4, 5, 6, 7, -1]]), 3, "the example by hand"),
     ]
     return [
         Case({"query_positions": q, "key_positions": k, "window": window}, label)
@@ -57,6 +59,13 @@ def _by_slot(query_positions, key_positions, window):
     return (key >= 0) & (key <= query) & (slots > own[:, None] - window)
 
 
+def _by_keys_that_are_there(query_positions, key_positions, window):
+    query, key = pairs(query_positions, key_positions)
+    visible = (key >= 0) & (key <= query)
+    newer = visible[..., None, :] & (key[..., None, :] > key[..., None])  # (B, 1, L, S, S)
+    return visible & (newer.sum(-1) < window)
+
+
 def _no_head_axis(query_positions, key_positions, window):
     return window_mask(query_positions, key_positions, window)[:, 0]
 
@@ -83,6 +92,12 @@ WINDOW_MASK = Exercise(
         "return": "batch head query key",
     },
     misconceptions=(
+        Misconception(
+            "the last W keys that are there were taken, and not the last W positions",
+            _by_keys_that_are_there,
+            "A window is measured in positions. Where some of them are no longer stored, the query sees "
+            "fewer keys, and none from further back in their place.",
+        ),
         Misconception(
             "the window is one position too wide",
             _by_pairs(lambda query, key, window: (key <= query) & (key >= query - window)),

@@ -153,6 +153,7 @@ def _write_cases(generator):
         draw(2, 1, 3, 5, 6, [[7, -1, 8, 9, 10], [-1] * 5], "a row that waits", torch.float64),
         draw(1, 2, 7, 3, 4, [[12, 13, 14]], "over the ring's end"),
         draw(2, 1, 3, 4, 5, [[5, 6, -1, -1], [-1, 5, -1, 7]], "padding behind, and a gap"),
+        draw(1, 3, 4, 2, 5, [[-1, -1]], "nothing but padding"),
     ]
 
 

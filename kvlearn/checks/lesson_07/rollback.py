@@ -26,14 +26,16 @@ def _cases(generator):
         ([5, 1, 2, 3, 4], 6, 5, "one token dropped"),
         ([8, -1, 6, 7], 9, 4, "rolled back once already"),
         ([11], 12, 1, "a window of 1"),
+        ([5, 3, 4], 6, 3, "the example by hand"),
         (list(range(seen - window, seen)), seen, window, "several windows"),
     ]
-    return [Case({"stored": s, "length": n, "window": w}, label) for s, n, w, label in cases]
+    return [Case({"stored": s, "tokens seen": n, "window": w}, label) for s, n, w, label in cases]
 
 
 def _observe(answer, case):
     """Ask about every length to which one might go back."""
-    answers = [answer(list(case["stored"]), length, case["window"]) for length in range(case["length"] + 1)]
+    lengths = range(case["tokens seen"] + 1)
+    answers = [answer(case["stored"], length, case["window"]) for length in lengths]
     return [
         bool(value) if isinstance(value, torch.Tensor) and value.numel() == 1 else value for value in answers
     ]

@@ -26,6 +26,7 @@ def _asymmetric_cases(generator):
     return [
         Case({"x": stretched(2, 3, 4, 6, generator=generator), "bits": 4}, "4 bits"),
         Case({"x": constant, "bits": 8}, "tokens of one number"),
+        Case({"x": stretched(3, 2, 4, 7, generator=generator) * 1e-6, "bits": 5}, "tiny numbers"),
         Case({"x": one_sided, "bits": 2}, "2 bits, all numbers far from 0"),
         Case({"x": stretched(1, 2, 5, 8, generator=generator, dtype=torch.float64), "bits": 3}, "float64"),
     ]

@@ -105,7 +105,7 @@ TO_FP8 = Exercise(
     cases=_cases,
     observe=_observe,
     explain=_explain,
-    axes={"x": "head token channel", "scale": "token one"},
+    axes={"x": "head token channel", "scale": "token one", "numbers": "head token channel"},
     misconceptions=(
         Misconception(
             "there is no clamp before the cast, or it comes too late",

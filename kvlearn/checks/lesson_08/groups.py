@@ -45,10 +45,17 @@ def _cases(generator):
 
     zeros = case("a group of zeros", (2, 3, 8, 5), 4, 4, "channel")
     zeros["x"][1, 2, 4:, 3] = 0.0
+    constant = case("groups of one number", (3, 2, 6, 8), 4, 4, "token")
+    constant["x"][2, 1, 4, :4] = 3.5
+    constant["x"][0, 0, 1, 4:] = -0.25
+    tiny = case("tiny numbers", (2, 3, 10, 4), 3, 5, "channel")
+    tiny["x"].mul_(1e-7)
     return [
         case("by channel", (2, 3, 12, 8), 4, 4, "channel"),
         case("by token", (3, 2, 4, 12), 4, 6, "token"),
         zeros,
+        constant,
+        tiny,
         case("by channel, one group", (2, 4, 6, 3), 2, 6, "channel"),
         case("by token, float64", (1, 2, 5, 4), 8, 2, "token", torch.float64),
     ]
@@ -129,6 +136,11 @@ def _no_zero(x, bits, quant_group, axis):
     return codes, scale, torch.zeros_like(zero)
 
 
+def _no_zero_without_spread(x, bits, quant_group, axis):
+    codes, scale, zero = _grouped(x, bits, quant_group, axis)
+    return codes, scale, zero.where(scale != 0, 0.0)
+
+
 def _not_squeezed(x, bits, quant_group, axis):
     codes, scale, zero = _grouped(x, bits, quant_group, axis)
     dim = -2 if axis == "channel" else -1
@@ -150,6 +162,12 @@ QUANTIZE_BY_GROUP = Exercise(
     explain=_explain,
     axes=AXES,
     misconceptions=(
+        Misconception(
+            "a group of one number lost its zero",
+            _no_zero_without_spread,
+            "All its codes are 0, so the zero alone says which number it was: codes times scale, plus the "
+            "zero.",
+        ),
         Misconception(
             "the two axes changed places",
             _other_axis,

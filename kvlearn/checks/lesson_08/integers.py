@@ -93,6 +93,7 @@ def _int8_cases(generator):
         Case({"x": stretched(2, 3, 4, 6, generator=generator)}, "tokens of different sizes"),
         Case({"x": with_zeros}, "a token of zeros"),
         Case({"x": stretched(3, 2, 1, 8, generator=generator)}, "one token"),
+        Case({"x": stretched(2, 3, 4, 6, generator=generator) * 1e-6}, "tiny numbers"),
         Case({"x": stretched(1, 2, 5, 4, generator=generator, dtype=torch.float64)}, "float64"),
     ]
 
@@ -139,6 +140,11 @@ def _no_guard(x):
     return (x / scale).round().to(torch.int8), scale
 
 
+def _scale_kept_up(x):
+    scale = (x.abs().amax(dim=-1, keepdim=True) / 127).clamp(min=1e-5)
+    return (x / scale).round().to(torch.int8), scale
+
+
 def _one_scale(x):
     codes, scale = _int8(x, dim=(0, 1, 2, 3))
     return codes, scale.expand(*x.shape[:-1], 1).clone()
@@ -175,6 +181,12 @@ QUANTIZE_INT8 = Exercise(
     explain=_explain_int8,
     axes=AXES,
     misconceptions=(
+        Misconception(
+            "the scale is kept above a fixed number",
+            _scale_kept_up,
+            "It guards against a division by zero, and it also takes the codes of a token whose numbers are "
+            "all small: they become 0. Only a scale of exactly 0 needs a guard.",
+        ),
         Misconception(
             "a token of zeros divides by zero",
             _no_guard,
