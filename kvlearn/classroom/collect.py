@@ -213,10 +213,41 @@ def choose(found: list[Submission], submitted: Path, result: Collected) -> list[
                 "Nothing of them was collected. Rename the files so that the names differ."
             )
             continue
+        if len({origin(s) for s in several}) > 1:
+            listed = ", ".join(sorted(s.file.path for s in several))
+            result.problems.append(
+                f"{assignment}: {len(several)} files from different places count as {student}: {listed}. "
+                "Nothing of them was collected. If these are different people, say where the name stands, "
+                "with a pattern of your own as the first in classroom/settings.toml: "
+                f'"{suggested(several)}". If they are one person, keep one of the files.'
+            )
+            continue
         several.sort(key=lambda s: s.order)
         result.older += several[:-1]
         chosen.append(several[-1])
     return chosen
+
+
+def origin(submission: Submission) -> str:
+    """What the path says before the assignment's name, letters alone.
+
+    Versions of one person's file differ in numbers, dates and a LATE; two people's files differ in more.
+    """
+    path = PurePosixPath(unicodedata.normalize("NFC", submission.file.path))
+    before = path.name.casefold().rpartition(submission.assignment.casefold())[0]
+    words = re.findall(r"[^\W\d_]+", f"{path.parent}/{before}".casefold())
+    return " ".join(word for word in words if word != "late")
+
+
+def suggested(several: list[Submission]) -> str:
+    """A pattern that tells these files apart: the first folder, or else the name, in which they differ."""
+    paths = [PurePosixPath(s.file.path).parts for s in several]
+    folders = [set(parts) for parts in zip(*(path[:-1] for path in paths), strict=False)]
+    if len({len(path) for path in paths}) > 1 or all(len(names) == 1 for names in folders):
+        return "{student}_{notebook}.ipynb"
+    place = next(i for i, names in enumerate(folders) if len(names) > 1)
+    after = ["{anything}" if len(names) > 1 else min(names) for names in folders[place + 1 :]]
+    return "/".join(["{student}", *after, "{notebook}.ipynb"])
 
 
 def store(submission: Submission, submitted: Path, result: Collected) -> bool:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 # The order counts: the first pattern that fits a path is the one that reads it.
 PATTERNS = (
+    "anon_{student}_{id}_{notebook}.ipynb",
+    "{student}/Submission attachment(s)/{notebook}.ipynb",
     "{student}_LATE_{id}_{anything}_{notebook}.ipynb",
     "{student}_{id}_assignsubmission_file{anything}/{notebook}.ipynb",
     "{student}_{id}_assignsubmission_file_{notebook}.ipynb",
@@ -44,7 +46,9 @@ patterns = [
 {patterns}
 ]
 # Canvas      doejane_12345_67890_02_causal_masking.ipynb, doejane_LATE_12345_67890_02_causal_masking-1.ipynb
+#             anonymous: anon_ABCDE_900001_02_causal_masking.ipynb
 # Moodle      Jane Doe_123456_assignsubmission_file_/02_causal_masking.ipynb
+# Sakai       Doe, Jane(jdoe)/Submission attachment(s)/02_causal_masking.ipynb
 # Blackboard  Assignment 2_jdoe_attempt_2026-01-30-15-00-00_02_causal_masking.ipynb
 # by hand     jane_02_causal_masking.ipynb, jane/02_causal_masking.ipynb
 

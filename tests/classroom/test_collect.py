@@ -78,6 +78,8 @@ def paths(submissions):
         ("jane/02_causal_masking - Copy.ipynb", "jane", ""),
         ("jane/02_causal_masking/02_causal_masking.ipynb", "jane", ""),
         ("JANE_02_Causal_Masking.IPYNB", "JANE", ""),
+        ("anon_XK3QZ_900001_02_causal_masking.ipynb", "XK3QZ", "900001"),
+        ("Doe, Jane(jdoe)/Submission attachment(s)/02_causal_masking.ipynb", "Doe, Jane(jdoe)", ""),
         ("Müller Zoë_02_causal_masking.ipynb", "Müller Zoë", ""),
         ("李小龍_02_causal_masking.ipynb", "李小龍", ""),
     ],
@@ -128,6 +130,46 @@ def test_the_newest_counts_and_the_others_are_listed(tmp_path, folder, run):
     assert there(tmp_path) == {f"jane/{MASKING}": "newest"}
     assert paths(result.older) == ["jane_1_1_02_causal_masking.ipynb", "jane_1_3_02_causal_masking.ipynb"]
     assert paths(result.collected) == ["jane_1_2_02_causal_masking.ipynb"]
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (
+            ("jane/hw/02_causal_masking.ipynb", "bob/hw/02_causal_masking.ipynb"),
+            "{student}/hw/{notebook}.ipynb",
+        ),
+        (
+            ("s1/jane/in/02_causal_masking.ipynb", "s1/bob/in/02_causal_masking.ipynb"),
+            "{student}/in/{notebook}.ipynb",
+        ),
+        (
+            ("van_dam_02_causal_masking.ipynb", "van_berg_02_causal_masking.ipynb"),
+            "{student}_{notebook}.ipynb",
+        ),
+    ],
+)
+def test_two_people_that_a_pattern_takes_for_one(tmp_path, folder, run, names, pattern):
+    """One student of two, exit code 0, and the other's work called an older version."""
+    for number, name in enumerate(names):
+        put(folder, name, str(number), when=1000 + number)
+    result = run()
+    assert there(tmp_path) == {} and result.older == result.collected == []
+    (problem,) = result.problems
+    assert f'"{pattern}"' in problem and all(name in problem for name in names)
+    again = run(patterns=(pattern, *PATTERNS))
+    assert again.problems == [] and len(again.collected) == 2
+
+
+def test_attempts_and_late_versions_are_one_person(tmp_path, folder, run):
+    """Numbers, dates and a LATE that are taken for people."""
+    put(folder, "doejane_12345_67890_02_causal_masking.ipynb", "first", when=1000)
+    put(folder, "doejane_LATE_12345_67999_02_causal_masking-1.ipynb", "last", when=2000)
+    put(folder, "A2_jdoe_attempt_2026-01-30-15-00-00_02_causal_masking.ipynb", "one")
+    put(folder, "A2_jdoe_attempt_2026-01-31-16-00-00_02_causal_masking.ipynb", "two")
+    result = run()
+    assert there(tmp_path) == {f"doejane/{MASKING}": "last", f"jdoe/{MASKING}": "two"}
+    assert result.problems == [] and len(result.older) == 2
 
 
 def test_of_one_date_the_highest_number_counts(tmp_path, folder, run):
