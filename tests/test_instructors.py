@@ -84,7 +84,13 @@ def test_settings_are_those_of_the_file():
 def test_names_of_downloads_are_read_as_the_guide_says():
     """A pattern is changed, and the names of a platform are no longer read, or as somebody else's."""
     table = rows(section("Collect"))
-    assert {row[0].partition(",")[0] for row in table} == {"Canvas", "Moodle", "Blackboard", "by hand"}
+    assert {row[0].partition(",")[0] for row in table} == {
+        "Canvas",
+        "Moodle",
+        "Sakai",
+        "Blackboard",
+        "by hand",
+    }
     for _, path, student in table:
         file = Download(path.strip("`"), collect.datetime(2026, 1, 30, tzinfo=collect.UTC), Path("x"))
         found = collect.read_name(file, settings.PATTERNS, ["01_attention", "02_causal_masking"])

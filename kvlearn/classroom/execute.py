@@ -24,6 +24,7 @@ from nbgrader.utils import is_grade
 from traitlets import Any, Bool, Dict, Integer, List, Unicode
 
 from kvlearn.classroom import sandbox, watch
+from kvlearn.classroom.outcomes import is_right
 from kvlearn.classroom.reasons import NO_MEMORY, error_line
 from kvlearn.classroom.results import MIME
 from kvlearn.classroom.sandbox import SandboxError
@@ -42,6 +43,27 @@ for _line in {imports}:
         pass
 exec(compile({answer}, "<the course's answer>", "exec"))
 """
+
+
+def leave_to_the_check(cell: NotebookNode) -> None:
+    """Make the outputs of a check say to nbgrader what the check found, and nothing else.
+
+    nbgrader gives no points where something was written to stderr, such as a warning, takes a number that a
+    cell shows for points, and stops reading at any such result. So an answer that calls `sys.displayhook`
+    could get the points of a check that fails, or lose those of one that passes. Graded cells of an
+    instructor's own, without `kvlearn.check`, are left to nbgrader.
+    """
+    if "kvlearn.check(" not in cell.source:
+        return
+    for output in cell.outputs:
+        if output.output_type == "execute_result":
+            output.output_type = "display_data"
+            output.pop("execution_count", None)
+        elif output.output_type == "stream":
+            output.name = "stdout"
+    failed = any(output.output_type == "error" for output in cell.outputs)
+    if not failed and not is_right(cell):
+        cell.outputs.append(error_output("NotRight", "The check did not find the answer right."))
 
 
 class ConfinedKernelManager(AsyncKernelManager):
@@ -185,8 +207,10 @@ class ConfinedExecute(Execute):
             cell.source = source
         if _ran_out_of_memory(cell) and self._watch.holds_more_than(self.limits.memory_bytes // 2):
             raise OutOfMemory  # a global list, for example, may hold memory that the next cells need
-        if is_grade(cell) and any(output.output_type == "error" for output in cell.outputs):
-            self._replace(cell)
+        if is_grade(cell):
+            leave_to_the_check(cell)
+            if any(output.output_type == "error" for output in cell.outputs):
+                self._replace(cell)
 
     def _replace(self, check: NotebookNode) -> None:
         """Put a right answer in the place of one that is not: it costs its own points, and no others."""

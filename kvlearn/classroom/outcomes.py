@@ -126,6 +126,13 @@ def _checked(cell, answer, changed: list[tuple]) -> Outcome:
     )
 
 
+def is_right(cell) -> bool:
+    """Whether a `kvlearn.check` that has run found its answer right."""
+    name = cell.metadata.nbgrader.grade_id.removesuffix("-check").removesuffix("-again")
+    found = _of_results(name, cell)
+    return found is not None and found["state"] == "right"
+
+
 # What the check said, or what stopped it -----------------------------------------------------------------
 
 

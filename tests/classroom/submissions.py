@@ -13,6 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 ASSIGNMENT = "00_start_here"
 SPLIT = "def split_heads(x, num_heads):\n    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)"
 MERGE = "def merge_heads(x):\n    return x.transpose(1, 2).flatten(2)"
+# nbgrader takes the number for points, and what is on stderr for an error.
+LOUD = """
+import sys
+def split_heads(x, num_heads):
+    sys.displayhook(0.25)
+    print("a warning", file=sys.stderr)
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+"""
 FIRST = find("split_heads").misconceptions[0]
 WRONG = """
 def split_heads(x, num_heads):
@@ -138,7 +146,7 @@ HANDED_OVER = "from torch import Tensor\nfrom kvlearn.decoder import Decoder\n" 
 # Each goes a way through the grading that no other goes; what a part of it does is in that part's own tests.
 CLASS = {
     "perfect": Submission(written(), (1, 1)),
-    "half": Submission(written(SPLIT, None), (1, 0), ("is not written yet",)),
+    "half": Submission(written(LOUD, None), (1, 0), ("is not written yet",)),
     "misconception": Submission(written(WRONG), (0, 1), (FIRST.name,)),
     "no-json": Submission(b"%PDF-1.7 my homework", (0, 0), ("Hand in the .ipynb file itself",)),
     "damaged": Submission(written(change=damaged), (1, 1)),

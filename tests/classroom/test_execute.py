@@ -1,9 +1,12 @@
 """Submissions that end a kernel, or never end, cost a cell and not the rest."""
 
+from copy import deepcopy
+
 import nbformat
 import pytest
+from nbgrader.utils import determine_grade
 
-from kvlearn.classroom.execute import ConfinedExecute
+from kvlearn.classroom.execute import ConfinedExecute, leave_to_the_check
 from kvlearn.classroom.results import MIME
 from kvlearn.classroom.sandbox import Limits
 
@@ -84,6 +87,57 @@ def run(given, limits=None, answers=RIGHT, endless=(), scratch=""):
         )
         for place, one in enumerate(done.cells)
     }, done
+
+
+def check_cell(*outputs):
+    one = cell("kvlearn.check('split_heads', split_heads)", "split_heads-check", True)
+    one.outputs, one.execution_count = list(outputs), 3
+    return one
+
+
+def result(passed):
+    data = {MIME: {"exercise": "split_heads", "passed": passed, "message": "m"}, "text/plain": "m"}
+    return nbformat.v4.new_output("display_data", data=data)
+
+
+def shown(text):
+    return nbformat.v4.new_output("execute_result", data={"text/plain": text}, execution_count=3)
+
+
+FAILED = nbformat.v4.new_output("error", ename="CheckFailed", evalue="no", traceback=[])
+WARNING = nbformat.v4.new_output("stream", name="stderr", text="UserWarning")
+
+
+@pytest.mark.parametrize(
+    "outputs, points",
+    [
+        ([result(True)], 1),
+        ([shown("'hello'"), result(False), FAILED], 0),
+        ([shown("1"), result(False), FAILED], 0),
+        ([shown("0.25"), result(True)], 1),
+        ([shown("7"), result(True)], 1),
+        ([WARNING, result(True)], 1),
+        ([result(True), result(False)], 0),
+        ([result(False)], 0),
+        ([shown("1")], 0),
+        ([], 0),
+    ],
+)
+def test_points_come_from_the_check_alone(outputs, points):
+    """`sys.displayhook("hello")` in an answer: nbgrader stops reading at it, and gives full points; a number
+    there is taken for the points, and a warning for an error."""
+    one = check_cell(*map(nbformat.from_dict, deepcopy(outputs)))
+    leave_to_the_check(one)
+    assert determine_grade(one) == (points, 1)
+    nbformat.validate(nbformat.v4.new_notebook(cells=[one]))
+
+
+def test_partial_points_of_an_instructors_own_cell_stay():
+    """nbgrader's way to give half of the points: a cell that shows 0.5."""
+    one = check_cell(shown("0.5"))
+    one.source = "points_of(split_heads)"
+    leave_to_the_check(one)
+    assert determine_grade(one) == (0.5, 1)
 
 
 def test_right_answers():
