@@ -16,6 +16,9 @@ The text is py:percent, as jupytext reads it. In an assignment four marks on a c
     # %% [markdown] why="only_layer_0"
                                prose, as an answer to the question in the cell before
 
+A cell that measures may carry claim="took[0] < took[1]": what its measurements must show, or they contradict the
+sentences beside them. The build evaluates it at the end of its run, and publishes nothing where it is false.
+
 Between <!-- ### BEGIN SOLUTION --> and <!-- ### END SOLUTION -->, which no page shows, a why cell holds a
 model answer and a rubric: lines such as "- says that ... (1 point)", of marks.WHY_POINTS points in all.
 
@@ -23,7 +26,7 @@ A check that gives points is written into the solution with two more seeds, as n
 are not in the exercise, and nbgrader puts them back when it grades.
 
 The build is deterministic: a cell's id comes from its text, and all that a run leaves behind by chance
-is taken out. A notebook says in its metadata from which text, and by which running.py, it was made (a
+is taken out. A notebook says in its metadata from which text, by which running.py and figures it was made (a
 SHA-256); while that is still true, its cells are those of a fresh build, and every one has been executed,
 it is not made again. Where the prose has changed and the code has not, it is written again with the outputs
 that it has (--force runs it). A notebook runs in the folder in which it will lie, as Jupyter and nbval run
@@ -65,7 +68,7 @@ def differences(fresh: NotebookNode, path: Path, executed: bool = True) -> list[
     there = nbformat.read(path, as_version=4)
     found = []
     if there.metadata != fresh.metadata:
-        found.append("its metadata differ: the text or course/running.py changed since it was built")
+        found.append("its metadata differ: the text, course/running.py or kvlearn/figures/ changed since")
     if len(there.cells) != len(fresh.cells):
         found.append(f"it has {len(there.cells)} cells, a fresh build has {len(fresh.cells)}")
     for number, (a, b) in enumerate(zip(there.cells, fresh.cells, strict=False), 1):

@@ -61,6 +61,8 @@ def mark_check(cell, answer_id: str, name: str, source: str, points) -> None:
     if f'kvlearn.check("{name}"' not in cell.source:
         raise BuildError(f'{source}: check={name!r} has no line kvlearn.check("{name}", ...).')
     again = answer_id != name
+    # A check that fails does not stop "Run All": JupyterLab and nbclient go on behind a cell with this tag.
+    cell.metadata["tags"] = ["raises-exception"]
     cell.metadata["nbgrader"] = nbgrader_cell("check", f"{answer_id}-check", 0 if again else points(name))
     if not again:
         checks = "\n".join(check_line(name, answer_of(cell.source), seed) for seed in hidden_seeds(name))

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,8 +78,12 @@ def unexecuted(root: Path, target: Target, points=registered_points) -> Notebook
         cells.append(ways_on(root, target))
     notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.nbformat_minor = 5
-    # What reading.py and marks.py do shows in the cells; only what running.py does must be remembered.
+    # What reading.py and marks.py do shows in the cells. What running.py does, and what draws the pictures of
+    # a notebook that has any, must be remembered.
     runs = (HERE / "running.py").read_text(encoding="utf-8")
+    if re.search(r"\bfigures\b", "\n".join(c.source for c in cells if c.cell_type == "code")):
+        drawing = sorted((HERE.parent / "kvlearn" / "figures").glob("*.py"))
+        runs += "\n".join(path.read_text(encoding="utf-8") for path in drawing)
     made_from = hashlib.sha256(f"{text}\n{runs}".encode()).hexdigest()
     ran_by = hashlib.sha256(runs.encode()).hexdigest()
     notebook.metadata = NotebookNode(
@@ -112,10 +117,12 @@ def link_to(root: Path, lesson: Target) -> str:
 
 def keep_known(cell, source: str) -> None:
     """Keep tags and nbgrader's metadata; refuse what nobody reads, such as a mark misspelt."""
-    known = {"tags", "nbgrader", "answer", "check", "paste", "why", "lines_to_next_cell"}
+    known = {"tags", "nbgrader", "answer", "check", "paste", "why", "claim", "lines_to_next_cell"}
     strange = sorted(set(cell.metadata) - known)
     if strange:
-        raise BuildError(f"{source}: a cell is marked {strange[0]!r}; there is answer, check, paste, why.")
+        raise BuildError(
+            f"{source}: a cell is marked {strange[0]!r}; there is answer, check, paste, why, claim."
+        )
     cell.metadata = {k: v for k, v in cell.metadata.items() if k in ("tags", "nbgrader")}
 
 

@@ -433,3 +433,47 @@ def test_a_dead_kernel_is_an_error(tmp_path):
     target = reading.targets(tmp_path)[0]
     with pytest.raises(reading.BuildError, match="import os"):
         running.execute(tmp_path, target, reading.unexecuted(tmp_path, target))
+
+
+def test_what_draws_is_part_of_what_a_picture_is_made_from(tmp_path, monkeypatch):
+    """Would catch stale pictures behind "What is built equals a fresh build": the drawing has changed."""
+    for folder in ("course/lessons", "kvlearn/figures"):
+        (tmp_path / folder).mkdir(parents=True)
+    lessons = {"01_plain": "print(3)", "02_drawn": "from kvlearn import figures"}
+    for name, code in lessons.items():
+        (tmp_path / f"course/lessons/{name}.py").write_text(f"# %% [markdown]\n# # Title\n\n# %%\n{code}\n")
+    (tmp_path / "course/running.py").write_text("")
+    drawing = tmp_path / "kvlearn/figures/one.py"
+    drawing.write_text("red = 1\n")
+    monkeypatch.setattr(reading, "HERE", tmp_path / "course")
+
+    def made_from():
+        return [reading.unexecuted(tmp_path, t).metadata.kvlearn.made_from for t in reading.targets(tmp_path)]
+
+    before = made_from()
+    drawing.write_text("red = 2\n")
+    plain, drawn = (a == b for a, b in zip(before, made_from(), strict=True))
+    assert plain and not drawn
+
+
+CLAIM = """\
+# %% [markdown]
+# # A measurement
+
+# %% claim="took[0] < took[1]"
+took = [1, 2]
+"""
+
+
+@pytest.mark.slow
+def test_a_measurement_that_contradicts_its_sentence_is_not_published(tmp_path):
+    """Would catch a chart on which a naive decoder gets faster, under a sentence that says the opposite."""
+    (tmp_path / "course/lessons").mkdir(parents=True)
+    text = tmp_path / "course/lessons/07_toy.py"
+    text.write_text(CLAIM)
+    assert build.build(tmp_path) == ["notebooks/07_toy.ipynb"]
+    (cell,) = code_cells(tmp_path / "notebooks/07_toy.ipynb")
+    assert cell.source == "took = [1, 2]" and "claim" not in cell.metadata
+    text.write_text(CLAIM.replace("[1, 2]", "[2, 1]"))
+    with pytest.raises(reading.BuildError, match=r"assert took\[0\] < took\[1\]"):
+        build.build(tmp_path)
