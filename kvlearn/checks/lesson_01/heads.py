@@ -87,10 +87,10 @@ MULTI_HEAD_ATTENTION = Exercise(
             raises=True,
         ),
         Misconception(
-            "the size of a head was taken from the width of x",
+            "the width of x was taken for the width of all heads together",
             mistakes.size_from_the_width,
-            "A head has inner // num_heads channels. `inner`, the rows of w_q, equals the width of x in many "
-            "models and not in all, and where it does not, width // num_heads is another number.",
+            "`inner`, the rows of w_q, equals the width of x in many models, not in all. Where it does not, "
+            "a head has not width // num_heads channels, and the merged heads do not have the shape of x.",
             raises=True,
         ),
         Misconception(

@@ -27,8 +27,8 @@ def _observe(answer, case):
         )
     if _hooks(decoder) != hooks:
         raise WrongAnswer(
-            f"After your function the decoder of {layers} layers still has your hooks: they run again whenever "
-            "somebody uses it. `handle.remove()` takes a hook off."
+            f"After your function the decoder of {layers} layers still has your hooks: they run again "
+            "whenever somebody uses it. `handle.remove()` takes a hook off."
         )
     numbers = [as_number(layer, int) for layer in said] if type(said) in (list, tuple, set) else [None]
     if None in numbers:
@@ -176,8 +176,8 @@ CHANGED_LAYERS = Exercise(
             "small changes were taken for none",
             mistakes.loosely,
             "In one of these decoders K and V move by 1e-7, a hundred times what the assignment calls "
-            "rounding: your tolerance is too wide. (torch.allclose has a relative one besides atol: 1e-5 of each "
-            "number, unless you say otherwise.)",
+            "rounding: your tolerance is too wide. (torch.allclose has a relative one besides atol: 1e-5 of "
+            "each number, unless you say otherwise.)",
         ),
         Misconception(
             "the sign of a difference was kept",
