@@ -132,14 +132,13 @@ def _unmixed(generator):
 
 def draw_cases(generator):
     decoders = [
-        (_decoder(generator, 2, attention), "causal"),
+        (_decoder(generator, 2, rounding), "causal with rounding"),
         (_decoder(generator, 2, without_mask), "no mask"),
         (_decoder(generator, 2, peeking), "one token ahead"),
         (_decoder(generator, 2, first_sees_all), "first token sees all"),
         (_half_blind(generator), "no mask and zero projections"),
         (_one_head_of_two(generator), "no mask and one head of two"),
         (_unmixed(generator), "causal with zero projections"),
-        (_decoder(generator, 2, rounding), "causal with rounding"),
     ]
     cases = []
     for decoder, label in decoders:
