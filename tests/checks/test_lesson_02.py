@@ -231,14 +231,11 @@ def test_what_used_to_slip_past_is_named(name, make, words):
 
 
 def test_a_row_that_nearly_fits_shows_digits_that_differ():
-    """Would catch "should be -1.764; it is -1.764"."""
-
-    def answer(q, k, v, mask):
-        return masked(softmax)(q, k, v, mask) * (1.0 if q.dtype is torch.bfloat16 else 1.0002)
-
-    said = judge(REGISTRY["masked_attention"], answer).message
-    wanted, given = said.split("should be ")[1].split(".\n")[0].split("; it is ")
-    assert wanted != given, said
+    """Would catch "should be 1.764; it is 1.764"."""
+    case = cases_of("masked_attention", 0)[0]
+    want = torch.full((2, 3, 4, 6), 1.764)
+    said = REGISTRY["masked_attention"].explain(case, want + 3e-4, want)
+    assert "should be 1.764; it is 1.7643." in said
 
 
 def test_the_examples_by_hand_are_cases():
