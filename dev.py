@@ -60,7 +60,7 @@ def environment(threads=True):
 
     The course's Python would read the user's PYTHON variables too: PYTHONHOME stops it, PYTHONPATH puts other
     packages before its own, PYTHONOPTIMIZE removes the asserts of the tests, and PYTHONWARNINGS=error stops a
-    lesson at any library's warning. Only those that cannot change what code does are passed on.
+    lesson at any library's warning. Only those that change neither what code does nor how fast are passed on.
     """
     harmless = ("PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED")
     dropped = [name for name in os.environ if name.startswith("PYTHON") and name not in harmless]

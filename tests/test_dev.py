@@ -10,6 +10,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from course_tools import laying
@@ -32,6 +33,18 @@ def test_work_is_ignored_by_git():
 def test_the_lab_opens_a_copy():
     """Would catch a first screen that is an error, since the copy has another name, or a tracked file."""
     assert dev.START == laying.copies(ROOT)["notebooks/00_start_here.ipynb"]
+
+
+def test_the_address_is_not_lost_between_messages(monkeypatch):
+    """Would catch a page of JupyterLab's messages around the one line that `lab --no-browser` is for."""
+    commands = []
+    server = SimpleNamespace(wait=lambda: 0)
+    monkeypatch.setattr(dev.subprocess, "Popen", lambda command, **_: commands.append(command) or server)
+    monkeypatch.setattr(dev.subprocess, "call", lambda command, **_: 0)
+    monkeypatch.setitem(dev.lab.__globals__, "fetch_model", lambda: True)
+    assert dev.lab(["--no-browser", "--log-level=INFO"]) == 0
+    (command,) = commands
+    assert command.index("--log-level=WARN") < command.index("--log-level=INFO")  # the last one counts
 
 
 @pytest.mark.parametrize("is_class", [False, True])
@@ -224,6 +237,7 @@ def test_a_link_to_another_environment_is_not_cleared(clone, monkeypatch):
 def test_settings_of_python_stay_outside(monkeypatch):
     """Would catch a PYTHONPATH with another kvlearn in it, or a PYTHONHOME that stops the course's Python."""
     names = ("HOME", "PATH", "OPTIMIZE", "SAFEPATH", "WARNINGS", "STARTUP", "INSPECT", "NOUSERSITE", "UTF8")
+    names += ("DONTWRITEBYTECODE",)  # without bytecode each start compiles the course again
     for name in names:
         monkeypatch.setenv("PYTHON" + name, "1")
     variables = dev.environment()

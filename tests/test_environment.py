@@ -27,6 +27,12 @@ def pins():
     return {canonicalize_name(name): version for name, version in pairs}
 
 
+def test_nothing_builds_a_grammar_when_it_is_imported():
+    """Would catch three seconds at each start of JupyterLab, nbval, nbgrader and `kvlearn classroom`: what
+    reads a notebook imports jsonschema, and since 4.25 that imports rfc3987-syntax where it is installed."""
+    assert "rfc3987-syntax" not in pins() and pins()["jsonschema"] == "4.24.0"
+
+
 def test_environment_yml_is_the_same_environment():
     """Would catch a conda road that leads elsewhere: another Python, package, extras or pins."""
     text = (ROOT / "environment.yml").read_text(encoding="utf-8")

@@ -34,6 +34,9 @@ import kvlearn
 #
 # `(batch, length, heads * head_dim)` → `(batch, heads, length, head_dim)`
 #
+# This holds for any number of heads that divides the width, and for numbers
+# of any dtype, which stays as it is.
+#
 # **By hand.** One text (batch 1) of two tokens, four numbers each, and two
 # heads. The first digit says which token a number belongs to, the second
 # which channel:

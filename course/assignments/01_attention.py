@@ -10,6 +10,10 @@
 # number of queries and the number of keys need not agree, and once there
 # is a cache they will not: one new query, and the keys of all the text.
 #
+# Every result keeps the dtype of its inputs. Models often compute in
+# `bfloat16`, and a single float32 tensor of your own would turn all that
+# comes after it into float32. The checks try `float64` and `bfloat16` too.
+#
 # Run the next cell first, and again whenever you have restarted the kernel.
 
 # %%

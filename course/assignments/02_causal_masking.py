@@ -129,7 +129,8 @@ print("the two masks agree:",
 # that may see nothing gives zeros. No NaN comes out, whatever the mask.
 #
 # `q` is `(B, H, L, D)`, `k` and `v` are `(B, H, S, D)`, `mask` is
-# `(B, 1, L, S)`; the result has the shape of `q`.
+# `(B, 1, L, S)`; the result has the shape and the dtype of `q`, whichever that
+# is: float64 and bfloat16 are tried too. Scores may be large.
 #
 # **By hand.** Three keys with equal scores, whose values are 6, 9 and 30:
 #
@@ -175,7 +176,8 @@ kvlearn.check("masked_attention", masked_attention)
 #
 # `decoder` is a `kvlearn.Decoder` (causal or not: that is for you to find
 # out), `tokens` is `(B, L)` and `new_token` is `(B, 1)`. Return a list of
-# layer numbers, `[]` if no layer changed. The first layer is layer 0.
+# layer numbers, `[]` if no layer changed. The first layer is layer 0. Leave the
+# decoder as you found it: with its own attention, and without hooks of yours.
 #
 # Old numbers that come out of a longer matrix product can differ in their last
 # digits. The decoders compute in float64, so a difference below 1e-9 is rounding;

@@ -194,9 +194,17 @@ def explain_error(error: BaseException) -> str:
     line = frame.line.strip() if frame.line else ""
     shown = f": {line[:117] + '...' if len(line) > 120 else line}" if line else ""
     about = ""
-    if isinstance(error, RuntimeError) and re.search(r"\.T\b", line):
+    if isinstance(error, RuntimeError) and _reverses_axes(error, line):
         about = "\n`.T` reverses all axes of a tensor, the batch and the heads too. Swap only the last two."
     return f"Your code raised {said}\n  in {frame.name}, line {frame.lineno}{shown}{about}"
+
+
+def _reverses_axes(error: BaseException, line: str) -> bool:
+    """Whether `line` takes the .T of a tensor with more than two axes; of a matrix it is right."""
+    names = re.findall(r"\b(\w+)\.T\b", line)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    values = [frame.f_locals.get(name) for frame in frames for name in names]
+    return any(is_tensor(value) and value.ndim > 2 for value in values)
 
 
 def explain_too_long(error: BaseException, seconds: int) -> str:

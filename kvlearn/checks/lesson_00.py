@@ -27,10 +27,14 @@ def _split_heads(x, num_heads):
 
 
 def _split_cases(generator):
+    table = torch.tensor([[[0, 1, 2, 3], [10, 11, 12, 13]]])
     return [
         Case({"x": randn(generator, 2, 5, 12), "num_heads": 3}, "3 heads"),
-        Case({"x": randn(generator, 3, 1, 8), "num_heads": 2}, "one token"),
+        Case({"x": randn(generator, 3, 1, 8, dtype=torch.bfloat16), "num_heads": 2}, "one token in bfloat16"),
         Case({"x": randn(generator, 1, 6, 35, dtype=torch.float64), "num_heads": 5}, "float64"),
+        Case({"x": randn(generator, 2, 5, 12), "num_heads": 1}, "one head"),
+        Case({"x": randn(generator, 2, 3, 7), "num_heads": 7}, "heads of one channel", "width head"),
+        Case({"x": table, "num_heads": 2}, "the example by hand", "token head"),
     ]
 
 
@@ -159,10 +163,18 @@ def _merge_heads(x):
 
 
 def _merge_cases(generator):
+    table = torch.tensor([[[[0, 1], [10, 11]], [[2, 3], [12, 13]]]])
+    split = (
+        randn(generator, 2, 5, 12).unflatten(2, (3, 4)).transpose(1, 2)
+    )  # still in the order of the tokens
     return [
         Case({"x": randn(generator, 2, 3, 5, 4)}, "3 heads"),
-        Case({"x": randn(generator, 3, 2, 1, 4)}, "one token"),
+        Case({"x": randn(generator, 3, 2, 1, 4, dtype=torch.bfloat16)}, "one token in bfloat16"),
         Case({"x": randn(generator, 1, 5, 6, 7, dtype=torch.float64)}, "float64"),
+        Case({"x": split}, "a view, as splitting gives it"),
+        Case({"x": randn(generator, 2, 1, 5, 3)}, "one head"),
+        Case({"x": randn(generator, 2, 4, 3, 1)}, "heads of one channel"),
+        Case({"x": table}, "the example by hand", "head token channel"),
     ]
 
 
@@ -229,6 +241,7 @@ MERGE_HEADS = Exercise(
             _heads_averaged,
             "An average keeps only what the heads have in common. Merging keeps every number: "
             "the result is as wide as all heads together.",
+            raises=True,  # torch takes no mean of whole numbers
         ),
         Misconception(
             "the heads were added up",

@@ -137,7 +137,7 @@ def layers_by_recording(decoder, tokens, new_token):
     decoder.attention = own
     half, old = len(received) // 2, tokens.shape[1]
     pairs = [(a, b[:, :, :old]) for a, b in zip(received[:half], received[half:], strict=True)]
-    moved = [bool((a - b).abs().gt(1e-7).any()) for a, b in pairs]
+    moved = [bool((a - b).abs().gt(1e-8).any()) for a, b in pairs]
     return [layer for layer in range(half // 2) if moved[2 * layer] or moved[2 * layer + 1]]
 
 

@@ -23,7 +23,7 @@ def attention(q, k, v):
 
 
 def _attention_cases(generator):
-    return [Case({"q": q, "k": k, "v": v}, label) for q, k, v, label in w.draw_qkv(generator)]
+    return [Case({"q": q, "k": k, "v": v}, label, equal) for (q, k, v), label, equal in w.draw_qkv(generator)]
 
 
 def _with_values(weights):
@@ -86,8 +86,13 @@ SCALED_DOT_PRODUCT_ATTENTION = Exercise(
         Misconception(w.QUERIES[0], _with_values(w.over_queries), w.QUERIES[1]),
         Misconception(w.HEADS[0], _with_values(w.over_heads), w.HEADS[1]),
         Misconception(w.CAUSAL[0], _with_values(w.causal), w.CAUSAL[1]),
+        Misconception(w.SQUARE[0], _with_values(w.causal_square), w.SQUARE[1]),
+        Misconception(
+            w.NOT_TRANSPOSED[0], _with_values(w.keys_not_transposed), w.NOT_TRANSPOSED[1], raises=True
+        ),
         Misconception(w.AFTER[0], _with_values(w.scaled_after), w.AFTER[1]),
         Misconception(w.OVERFLOW[0], _with_values(w.overflowing), w.OVERFLOW[1]),
+        Misconception(w.ONE_MAXIMUM[0], _with_values(w.one_maximum), w.ONE_MAXIMUM[1]),
         Misconception(
             "keys and values changed places",
             _keys_and_values_swapped,
@@ -105,12 +110,7 @@ SCALED_DOT_PRODUCT_ATTENTION = Exercise(
             "The keys are never used here. What a token offers to be found by (its key) and what "
             "it hands over (its value) are two different vectors.",
         ),
-        Misconception(
-            "the scores were used as weights, without a softmax",
-            _scores_mixed,
-            "Scores can be negative and add up to anything. Without the softmax the result is "
-            "not an average of values.",
-        ),
+        Misconception(w.NO_SOFTMAX[0], _scores_mixed, w.NO_SOFTMAX[1]),
         Misconception(
             "the softmax came after the values",
             _softmax_last,

@@ -8,8 +8,9 @@ import torch
 
 from kvlearn.checks.draw import randn
 from kvlearn.checks.engine import Case, Exercise, Misconception
+from kvlearn.checks.lesson_01 import heads_mistakes as mistakes
+from kvlearn.checks.lesson_01 import weights as w
 from kvlearn.checks.lesson_01.attention import attention
-from kvlearn.checks.lesson_01.weights import BY_D, CAUSAL, NO_SCALE, causal
 
 
 def _multi_head(x, w_q, w_k, w_v, w_o, num_heads):
@@ -19,7 +20,7 @@ def _multi_head(x, w_q, w_k, w_v, w_o, num_heads):
     heads = []
     for h in range(num_heads):
         rows = slice(h * D, (h + 1) * D)
-        q, k, v = (torch.einsum("blw,dw->bld", x64, w[rows].double()) for w in (w_q, w_k, w_v))
+        q, k, v = (torch.einsum("blw,dw->bld", x64, m[rows].double()) for m in (w_q, w_k, w_v))
         heads.append(attention(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1))[:, 0])
     return torch.einsum("bli,wi->blw", torch.cat(heads, -1), w_o.double()).to(x.dtype)
 
@@ -27,93 +28,27 @@ def _multi_head(x, w_q, w_k, w_v, w_o, num_heads):
 def _multi_head_cases(generator):
     draws = [
         # batch, tokens, width, inner, heads
-        ((2, 5, 7, 12, 3), torch.float32, "", "3 heads"),
-        ((3, 4, 10, 10, 2), torch.float32, "width inner", "2 heads as wide as the input"),
-        ((2, 1, 6, 12, 4), torch.float64, "", "one token in float64"),
+        ((2, 5, 7, 12, 3), torch.float32, 1.0, "", "3 heads"),
+        ((3, 4, 10, 10, 2), torch.float32, 1.0, "width inner", "2 heads as wide as the input"),
+        ((2, 1, 6, 12, 4), torch.float64, 1.0, "", "one token in float64"),
+        ((2, 5, 7, 12, 6), torch.bfloat16, 0.3, "", "6 heads in bfloat16"),
+        ((1, 3, 5, 8, 1), torch.float32, 1.0, "", "one head"),
+        ((2, 4, 3, 10, 5), torch.float64, 60.0, "", "large scores"),
     ]
     cases = []
-    for (B, L, width, inner, heads), dtype, equal, label in draws:
-        inputs = {"x": randn(generator, B, L, width, dtype=dtype)}
+    for (B, L, width, inner, heads), dtype, size, equal, label in draws:
+        inputs = {"x": randn(generator, B, L, width, dtype=dtype, size=size)}
+        if label == "large scores":
+            inputs["x"][:, 0] = 0  # and token 0 has none
         for name in ("w_q", "w_k", "w_v"):
             inputs[name] = randn(generator, inner, width, dtype=dtype)
         inputs["w_o"] = randn(generator, width, inner, dtype=dtype)
         inputs["num_heads"] = heads
         cases.append(Case(inputs, label, equal))
-    return cases
-
-
-def _split(x, num_heads):
-    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-
-
-def _merge(x):
-    return x.transpose(1, 2).flatten(2)
-
-
-def _mha(x, w_q, w_k, w_v, w_o, num_heads, split=_split, merge=_merge, scale=None, turned=False):
-    """Multi-head attention with parts that a misconception exchanges."""
-    w_q, w_k, w_v, w_o = (w if turned else w.T for w in (w_q, w_k, w_v, w_o))
-    q, k, v = (split(x @ w, num_heads) for w in (w_q, w_k, w_v))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return merge((q @ k.transpose(-1, -2) * scale).softmax(-1) @ v) @ w_o
-
-
-def _with(**parts):
-    def answer(x, w_q, w_k, w_v, w_o, num_heads):
-        return _mha(x, w_q, w_k, w_v, w_o, num_heads, **parts)
-
-    return answer
-
-
-def _scrambled_split(x, num_heads):
-    B, L, inner = x.shape
-    return x.reshape(B, num_heads, L, inner // num_heads)
-
-
-def _scrambled_merge(x):
-    B, H, L, D = x.shape
-    return x.reshape(B, L, H * D)
-
-
-def _never_moved(x, num_heads):
-    return x.unflatten(-1, (num_heads, -1))
-
-
-def _merged_where_they_stood(x):
-    return x.flatten(2)
-
-
-def _no_output_projection(x, w_q, w_k, w_v, w_o, num_heads):
-    return _mha(x, w_q, w_k, w_v, torch.eye(w_o.shape[1], dtype=x.dtype), num_heads)
-
-
-def _causal(x, w_q, w_k, w_v, w_o, num_heads):
-    q, k, v = (_split(x @ w.T, num_heads) for w in (w_q, w_k, w_v))
-    return _merge(causal(q, k) @ v) @ w_o.T
-
-
-def _scaled_by_d(x, w_q, w_k, w_v, w_o, num_heads):
-    return _mha(x, w_q, w_k, w_v, w_o, num_heads, scale=num_heads / w_q.shape[0])
-
-
-def _scaled_by_all_heads(x, w_q, w_k, w_v, w_o, num_heads):
-    return _mha(x, w_q, w_k, w_v, w_o, num_heads, scale=w_q.shape[0] ** -0.5)
-
-
-def _scaled_by_input(x, w_q, w_k, w_v, w_o, num_heads):
-    return _mha(x, w_q, w_k, w_v, w_o, num_heads, scale=x.shape[-1] ** -0.5)
-
-
-def _one_wide_head(x, w_q, w_k, w_v, w_o, num_heads):
-    return _mha(x, w_q, w_k, w_v, w_o, 1)
-
-
-def _keys_projected_as_values(x, w_q, w_k, w_v, w_o, num_heads):
-    return _mha(x, w_q, w_k, w_k, w_o, num_heads)
-
-
-def _values_first(x, w_q, w_k, w_v, w_o, num_heads):
-    return _mha(x, w_q, w_v, w_k, w_o, num_heads)
+    by_hand = {"x": torch.tensor([[[2.0, 0], [0, 2]]])} | dict.fromkeys(
+        ("w_q", "w_k", "w_v", "w_o"), torch.eye(2)
+    )
+    return [*cases, Case(by_hand | {"num_heads": 2}, "the example by hand", "token width inner head")]
 
 
 MULTI_HEAD_ATTENTION = Exercise(
@@ -139,71 +74,131 @@ MULTI_HEAD_ATTENTION = Exercise(
     misconceptions=(
         Misconception(
             "the weights were used the wrong way round",
-            _with(turned=True),
+            mistakes.with_matrices(lambda *matrices: [m.mT for m in matrices]),
             "The weights are stored as (out, in), as in torch.nn.Linear. Where the two sizes "
             "agree nothing complains, and the numbers are wrong; elsewhere the shapes clash.",
             raises=True,
         ),
         Misconception(
+            "w_o alone was used the wrong way round",
+            mistakes.with_matrices(lambda q, k, v, o: (q, k, v, o.mT)),
+            "The projections of q, k and v are right. w_o is stored as (out, in) too: here the result is the "
+            "out, `width` numbers, and the heads together are the in.",
+            raises=True,
+        ),
+        Misconception(
+            "the width of x was taken for the width of all heads together",
+            mistakes.size_from_the_width,
+            "`inner`, the rows of w_q, equals the width of x in many models, not in all. Where it does not, "
+            "a head has not width // num_heads channels, and the merged heads do not have the shape of x.",
+            raises=True,
+        ),
+        Misconception(
             "the output projection is missing",
-            _no_output_projection,
+            mistakes.no_output_projection,
             "The heads stand side by side and have not met: w_o was never used. It is what mixes "
             "them, and what brings them back to the width of x.",
         ),
         Misconception(
             "the heads were split with a view alone, and tokens were scrambled",
-            _with(split=_scrambled_split),
+            mistakes.with_parts(split=mistakes.scrambled_split),
             "The shape is (batch, head, token, channel) and the numbers are those of other "
             "tokens. A reshape moves nothing in memory. (kvlearn.check of split_heads tells.)",
         ),
         Misconception(
             "the heads were merged with a view alone, and tokens were scrambled",
-            _with(merge=_scrambled_merge),
+            mistakes.with_parts(merge=mistakes.scrambled_merge),
             "Attention itself is right. Then each token's vector was filled with numbers of "
             "several tokens. (kvlearn.check of merge_heads tells.)",
         ),
         Misconception(
             "the heads were split and merged with views alone",
-            _with(split=_scrambled_split, merge=_scrambled_merge),
+            mistakes.with_parts(split=mistakes.scrambled_split, merge=mistakes.scrambled_merge),
             "Two wrongs that fit each other's shapes. Tokens were scrambled on the way in, and the way out "
             "cannot put them back: attention has mixed them by then. (kvlearn.check of split_heads tells.)",
         ),
         Misconception(
+            "the projections were read channel by channel, with the heads inside",
+            mistakes.with_parts(split=mistakes.channel_by_channel),
+            "Each head owns one consecutive slice of what w_q, w_k and w_v give. Here neighbouring numbers "
+            "went to different heads. (kvlearn.check of split_heads tells.)",
+        ),
+        Misconception(
+            "the heads ended up inside the channels",
+            mistakes.with_parts(merge=mistakes.channels_outside),
+            "Attention itself is right. In each token's vector the numbers of one head should lie side by "
+            "side before w_o meets them. (kvlearn.check of merge_heads tells.)",
+        ),
+        Misconception(
+            "the heads were inside the channels, on the way in and on the way out",
+            mistakes.with_parts(split=mistakes.channel_by_channel, merge=mistakes.channels_outside),
+            "Splitting and merging fit each other, and the heads still got the wrong channels: each head "
+            "owns one consecutive slice of the projections.",
+        ),
+        Misconception(
             "the heads of one token attended to each other",
-            _with(split=_never_moved, merge=_merged_where_they_stood),
+            mistakes.with_parts(split=mistakes.never_moved, merge=mistakes.merged_where_they_stood),
             "The head axis still stood behind the tokens, so each token was alone with its own "
             "heads and saw no other token.",
         ),
         Misconception(
             "scaled by the width of all heads together",
-            _scaled_by_all_heads,
+            mistakes.with_scale(lambda D, heads, width: (D * heads) ** -0.5),
             "A dot product here runs over the channels of one head only, and it is their number "
             "that sets its spread.",
         ),
         Misconception(
             "scaled by the width of x",
-            _scaled_by_input,
+            mistakes.with_scale(lambda D, heads, width: width**-0.5),
             "The width of the input is not what a dot product here runs over: it runs over the "
             "channels of one head.",
         ),
-        Misconception(NO_SCALE[0], _with(scale=1.0), NO_SCALE[1]),
-        Misconception(BY_D[0], _scaled_by_d, BY_D[1]),
-        Misconception(CAUSAL[0], _causal, CAUSAL[1]),
+        Misconception(w.NO_SCALE[0], mistakes.with_parts(weights=w.unscaled), w.NO_SCALE[1]),
+        Misconception(w.BY_D[0], mistakes.with_parts(weights=w.scaled_by_d), w.BY_D[1]),
+        Misconception(w.CAUSAL[0], mistakes.with_parts(weights=w.causal), w.CAUSAL[1]),
+        Misconception(w.QUERIES[0], mistakes.with_parts(weights=w.over_queries), w.QUERIES[1]),
+        Misconception(w.HEADS[0], mistakes.with_parts(weights=w.over_heads), w.HEADS[1]),
+        Misconception(w.AFTER[0], mistakes.with_parts(weights=w.scaled_after), w.AFTER[1]),
+        Misconception(w.OVERFLOW[0], mistakes.with_parts(weights=w.overflowing), w.OVERFLOW[1]),
+        Misconception(w.ONE_MAXIMUM[0], mistakes.with_parts(weights=w.one_maximum), w.ONE_MAXIMUM[1]),
+        Misconception(w.NO_SOFTMAX[0], mistakes.with_parts(weights=w.scaled), w.NO_SOFTMAX[1]),
         Misconception(
             "there was one wide head instead of several",
-            _one_wide_head,
+            mistakes.one_wide_head,
             "num_heads had no effect. With one head, every channel of a token follows the same "
             "weights; the point of several is that each looks elsewhere.",
         ),
         Misconception(
             "the values were projected with w_k",
-            _keys_projected_as_values,
+            mistakes.with_matrices(lambda q, k, v, o: (q, k, k, o)),
             "w_v was never used, so what is mixed are the keys.",
         ),
         Misconception(
             "w_k and w_v changed places",
-            _values_first,
+            mistakes.with_matrices(lambda q, k, v, o: (q, v, k, o)),
             "The queries were compared with the values, and the keys were mixed.",
+        ),
+        Misconception(
+            "w_q and w_k changed places",
+            mistakes.with_matrices(lambda q, k, v, o: (k, q, v, o)),
+            "Each row of the weights belongs to a query. Here each key was compared with all queries, so "
+            "that rows and columns are exchanged.",
+        ),
+        Misconception(
+            "the keys were projected with w_q",
+            mistakes.with_matrices(lambda q, k, v, o: (q, q, v, o)),
+            "w_k was never used: queries were compared with queries.",
+        ),
+        Misconception(
+            "the queries were projected with w_k",
+            mistakes.with_matrices(lambda q, k, v, o: (k, k, v, o)),
+            "w_q was never used: keys were compared with keys.",
+        ),
+        Misconception(
+            "x was added to the result",
+            mistakes.x_added,
+            "A transformer block adds its input to what attention gives, but outside of attention. "
+            "Here only what attention gives is wanted.",
         ),
     ),
     hints=(

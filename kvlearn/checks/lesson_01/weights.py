@@ -40,28 +40,40 @@ def attention_weights(q, k):
 
 
 def _weights_cases(generator):
-    return [Case({"q": q, "k": k}, label) for q, k, _, label in draw_qkv(generator)]
+    return [Case({"q": q, "k": k}, label, equal) for (q, k, _), label, equal in draw_qkv(generator)]
 
 
 def draw_qkv(generator):
-    """Query, key and value for every case; S is never L, and no two sizes are equal."""
+    """((query, key, value), label, equal axes) for every case; in one of them S, L and D are the same."""
     draws = [
         ((2, 3, 4, 5, 6), torch.float32, 2.0, "more keys than queries"),
-        ((3, 2, 1, 7, 4), torch.float32, 2.0, "one query"),
+        ((3, 2, 1, 70, 4), torch.float32, 2.0, "one query over 70 keys"),
         ((1, 2, 5, 3, 8), torch.float64, 2.0, "float64"),
+        ((2, 3, 4, 5, 6), torch.bfloat16, 0.5, "bfloat16"),
         ((2, 1, 3, 6, 5), torch.float64, 60.0, "large scores"),
+        ((3, 2, 4, 4, 4), torch.float32, 2.0, "as many keys as queries"),
     ]
     for (B, H, L, S, D), dtype, size, label in draws:
         q = randn(generator, B, H, L, D, dtype=dtype, size=size)
         k = randn(generator, B, H, S, D, dtype=dtype, size=size)
         v = randn(generator, B, H, S, D, dtype=dtype)
-        yield q, k, v, label
+        if label == "large scores":  # all of query 0 near 40,000, all of query 1 near -40,000
+            q[:, :, 0, 0], q[:, :, 1, 0], k[..., 0] = 300, -300, 300
+        yield (q, k, v), label, "query key channel" if L == S else ""
+    yield _by_hand(), "the example by hand", ""
+
+
+def _by_hand():
+    """The assignment's query, its two keys, and the values of the exercise after."""
+    q = torch.ones(1, 1, 1, 4)
+    k = torch.tensor([[[[1.0, 1, 0, 0], [0, 0, 0, 0]]]])
+    return q, k, torch.tensor([[[[10.0, 0, 0, 0], [0, 100, 0, 0]]]])
 
 
 def _explain_weights(case, got, want):
     """A row that does not add up to 1 says more than a single number."""
     sums = got.double().sum(-1)
-    bad = ((sums - 1).abs() > 1e-3) | ~sums.isfinite()
+    bad = ((sums - 1).abs() > 1e-2) | ~sums.isfinite()  # more than bfloat16 rounds
     if not bad.any():
         return None
     b, h, i = bad.nonzero()[0].tolist()
@@ -109,6 +121,14 @@ def causal(q, k):
     return scores.masked_fill(later, -torch.inf).softmax(-1)
 
 
+def causal_square(q, k):
+    return causal(q, k) if q.shape[2] == k.shape[2] else scaled(q, k).softmax(-1)
+
+
+def keys_not_transposed(q, k):
+    return (q @ k / q.shape[-1] ** 0.5).softmax(-1)
+
+
 def scaled_after(q, k):
     return unscaled(q, k) / q.shape[-1] ** 0.5
 
@@ -124,6 +144,12 @@ def _divided_by_sum(q, k):
 
 def overflowing(q, k):
     shares = scaled(q, k).exp()
+    return shares / shares.sum(-1, keepdim=True)
+
+
+def one_maximum(q, k):
+    scores = scaled(q, k)
+    shares = (scores - scores.max()).exp()
     return shares / shares.sum(-1, keepdim=True)
 
 
@@ -164,6 +190,26 @@ OVERFLOW = (
     "exp of a large score overflowed",
     "The formula is right on paper, and exp of a large number is inf, which makes inf / inf = "
     "NaN. A softmax does not change if every score of a row is moved by the same amount.",
+)
+NO_SOFTMAX = (
+    "the scores were used as weights, without a softmax",
+    "Scores can be negative and add up to anything. Without the softmax the result is not an average of "
+    "values.",
+)
+SQUARE = (
+    "later keys were hidden where there are as many keys as queries",
+    "With as many keys as queries, each query was given only the keys up to its own place. Nothing is hidden "
+    "in this lesson, whatever the two numbers are.",
+)
+NOT_TRANSPOSED = (
+    "the keys were not transposed",
+    "A matrix product runs over the last axis of the one and the last but one of the other: here over the "
+    "channels of q and over the tokens of k. Where these have the same size, no error says so.",
+)
+ONE_MAXIMUM = (
+    "the largest score of all was subtracted, and not each row's own",
+    "A row whose scores all lie far below that maximum gets nothing but zeros from exp, and 0 / 0 = NaN. "
+    "What may be subtracted from a row is one number for that row.",
 )
 
 ATTENTION_WEIGHTS = Exercise(
@@ -206,6 +252,8 @@ ATTENTION_WEIGHTS = Exercise(
         Misconception(QUERIES[0], over_queries, QUERIES[1]),
         Misconception(HEADS[0], over_heads, HEADS[1]),
         Misconception(CAUSAL[0], causal, CAUSAL[1]),
+        Misconception(SQUARE[0], causal_square, SQUARE[1]),
+        Misconception(NOT_TRANSPOSED[0], keys_not_transposed, NOT_TRANSPOSED[1], raises=True),
         Misconception(AFTER[0], scaled_after, AFTER[1]),
         Misconception(
             "these are scores; they were never made into weights",
@@ -219,6 +267,7 @@ ATTENTION_WEIGHTS = Exercise(
             "Scores can be negative, so some weights are, and a sum near zero blows them up.",
         ),
         Misconception(OVERFLOW[0], overflowing, OVERFLOW[1]),
+        Misconception(ONE_MAXIMUM[0], one_maximum, ONE_MAXIMUM[1]),
         Misconception(
             "queries and keys changed places",
             _keys_ask,

@@ -20,7 +20,15 @@ def causal(query_length, key_length):
 
 
 def _causal_cases(generator):
-    sizes = [(4, 4, "square"), (2, 5, "2 queries over 5 keys"), (1, 8, "one query"), (3, 7, "3 over 7")]
+    sizes = [
+        (4, 4, "square"),
+        (2, 5, "2 queries over 5 keys"),
+        (1, 8, "one query"),
+        (3, 7, "3 over 7"),
+        (2, 4, "the example by hand"),
+        (1, 1, "one token"),
+        (2, 2102, "a long text"),  # past a table of 2,048, and past what float16 tells apart
+    ]
     return [
         Case({"query_length": L, "key_length": S}, label, "query key" if L == S else "")
         for L, S, label in sizes

@@ -16,7 +16,7 @@ def _oracle(decoder, tokens, new_token):
 def _observe(answer, case):
     """For each layer, whether the answer says that it changed."""
     decoder = case["decoder"]
-    own, layers = decoder.attention, decoder.config.num_layers
+    own, layers, hooks = decoder.attention, decoder.config.num_layers, _hooks(decoder)
     said = answer(decoder, case["tokens"], case["new_token"])
     if said is None or said is ...:
         return said
@@ -24,6 +24,11 @@ def _observe(answer, case):
         raise WrongAnswer(
             f"After your function the decoder of {layers} layers does not have its own attention any more: "
             "whoever uses it next gets yours. Put back what you found."
+        )
+    if _hooks(decoder) != hooks:
+        raise WrongAnswer(
+            f"After your function the decoder of {layers} layers still has your hooks: they run again "
+            "whenever somebody uses it. `handle.remove()` takes a hook off."
         )
     numbers = [as_number(layer, int) for layer in said] if type(said) in (list, tuple, set) else [None]
     if None in numbers:
@@ -37,6 +42,10 @@ def _observe(answer, case):
             f"The decoder has layers 0 to {layers - 1}, and your list has layer {beyond[0]} in it."
         )
     return [layer in numbers for layer in range(layers)]
+
+
+def _hooks(decoder) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in decoder.modules())
 
 
 def _shown(said):
@@ -74,9 +83,37 @@ CHANGED_LAYERS = Exercise(
         Misconception(
             "different tokens were compared",
             mistakes.different_tokens,
-            "Every layer of every decoder is reported. Layer 0 cannot have changed: its K and V come "
-            "from each token alone. The second run has one token more; which of its places does the "
-            "first run have too?",
+            "Layer 0 of most decoders is reported. It cannot have changed: its K and V come from each "
+            "token alone. The second run has one token more; which of its places does the first have too?",
+        ),
+        Misconception(
+            "the new token was put in front of the text",
+            mistakes.put_in_front,
+            "A token in front moves every old token one position on, and a key depends on its position. The "
+            "new token is appended: it comes last.",
+        ),
+        Misconception(
+            "every layer was reported",
+            mistakes.every_layer,
+            "Every layer of every decoder is reported, and some of these decoders are causal.",
+        ),
+        Misconception(
+            "every layer above the first changed one was reported",
+            mistakes.from_the_first_one_on,
+            "Above a changed layer most layers change, and not all: in one of these decoders a layer in "
+            "between keeps its K and V. Compare each layer's own.",
+        ),
+        Misconception(
+            "only the first changed layer was reported",
+            mistakes.only_the_first_one,
+            "The list ends after one layer. The question is in which layers K or V change: in all of them.",
+        ),
+        Misconception(
+            "new_token was not used",
+            mistakes.without_the_new_token,
+            "Here the text was compared with itself less its last token. Whether K and V move may depend on "
+            "the token that comes: append new_token.",
+            raises=True,
         ),
         Misconception(
             "the old tokens were not computed again",
@@ -120,7 +157,7 @@ CHANGED_LAYERS = Exercise(
         Misconception(
             "only one row of the batch was compared",
             mistakes.only_the_first_row,
-            "In one of these decoders the second row alone loses its mask, and the first and the last stay. "
+            "In one of these inputs the second row alone changes, and the first and the last stay. "
             "Every row is a text of its own, and all must stay.",
         ),
         Misconception(
@@ -138,8 +175,15 @@ CHANGED_LAYERS = Exercise(
         Misconception(
             "small changes were taken for none",
             mistakes.loosely,
-            "In one of these decoders a very small share of the future leaks in. It is far more than "
-            "rounding, and what a cache stores would be wrong by as much: your tolerance is too wide.",
+            "In one of these decoders K and V move by 1e-7, a hundred times what the assignment calls "
+            "rounding: your tolerance is too wide. (torch.allclose has a relative one besides atol: 1e-5 of "
+            "each number, unless you say otherwise.)",
+        ),
+        Misconception(
+            "the sign of a difference was kept",
+            mistakes.without_the_sign,
+            "The largest of the differences is not the largest change: where all numbers go down, each "
+            "difference is negative, or none is above your tolerance. Which sign do you get?",
         ),
         Misconception(
             "compared to the last bit",

@@ -27,16 +27,20 @@ def _recorded(decoder, inner=None):
 
 def _two_runs(decoder, tokens, new_token, inner=None):
     """[(k, v, k of the second run, v of the second run), ...], the second cut to the old tokens."""
-    with _recorded(decoder, inner) as before:
-        decoder(tokens)
-    with _recorded(decoder, inner) as after:
-        decoder(torch.cat((tokens, new_token), dim=1))
+    before = _run(decoder, tokens, inner)
+    after = _run(decoder, torch.cat((tokens, new_token), dim=1), inner)
     old = tokens.shape[1]
     return [(*a, *(x[:, :, :old] for x in b)) for a, b in zip(before, after, strict=True)]
 
 
+def _run(decoder, tokens, inner=None):
+    with _recorded(decoder, inner) as seen:
+        decoder(tokens)
+    return seen
+
+
 def _moved(a, b):
-    return not torch.allclose(a, b)
+    return bool((a - b).abs().max() > 1e-9)
 
 
 def _by(compare, inner=None):
@@ -70,7 +74,8 @@ only_the_first_row = _by_part(lambda x: x[:1])
 only_the_first_head = _by_part(lambda x: x[:, :1])
 heads_averaged = _by_part(lambda x: x.mean(dim=1))
 all_numbers_must_move = _by_part(_whole, lambda a, b: bool(((a - b).abs() > 1e-9).all()))
-loosely = _by_part(_whole, lambda a, b: not torch.allclose(a, b, atol=1e-2))
+loosely = _by_part(_whole, lambda a, b: not torch.allclose(a, b))
+without_the_sign = _by_part(_whole, lambda a, b: bool((a - b).max() > 1e-9))
 to_the_last_bit = _by_part(_whole, lambda a, b: not torch.equal(a, b))
 
 # What ran: the wrong attention.
@@ -79,7 +84,38 @@ with_the_librarys_attention = _by_part(_whole, inner=attention)
 
 
 def different_tokens(decoder, tokens, new_token):
+    """The second run is cut at the wrong end."""
+    before, after = _run(decoder, tokens), _run(decoder, torch.cat((tokens, new_token), dim=1))
+    runs = enumerate(zip(before, after, strict=True))
+    return [i for i, (a, b) in runs if any(_moved(x, y[:, :, 1:]) for x, y in zip(a, b, strict=True))]
+
+
+def put_in_front(decoder, tokens, new_token):
+    before, after = _run(decoder, tokens), _run(decoder, torch.cat((new_token, tokens), dim=1))
+    runs = enumerate(zip(before, after, strict=True))
+    return [i for i, (a, b) in runs if any(_moved(x, y[:, :, 1:]) for x, y in zip(a, b, strict=True))]
+
+
+def every_layer(decoder, tokens, new_token):
     return list(range(decoder.config.num_layers))
+
+
+def from_the_first_one_on(decoder, tokens, new_token):
+    changed = _right(decoder, tokens, new_token)
+    return list(range(changed[0], decoder.config.num_layers)) if changed else []
+
+
+def only_the_first_one(decoder, tokens, new_token):
+    return _right(decoder, tokens, new_token)[:1]
+
+
+def without_the_new_token(decoder, tokens, new_token):
+    """The text with and without its own last token."""
+    return _right(decoder, tokens[:, :-1], tokens[:, -1:])
+
+
+def another_new_token(decoder, tokens, new_token):
+    return _right(decoder, tokens, torch.zeros_like(new_token) + 1)
 
 
 def never_recomputed(decoder, tokens, new_token):

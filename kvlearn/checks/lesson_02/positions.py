@@ -19,15 +19,23 @@ def _by_position(query_positions, key_positions):
 
 def _position_cases(generator):
     padded = torch.tensor([[-1, -1, 0, 1, 2], [0, 1, 2, 3, 4]])
-    ring = [[8, 5, 6, 7, 3, 4], [-1, 2, 0, 1, -1, -1], [1, -1, 0, 2, 3, -1]]
+    ring = [[8, 5, 6, 7, 3, 4], [-1, 2, 0, 1, -1, -1], [1, -1, 0, 2, 3, -1], [-1] * 6, [4, 1, 0, -1, 3, 2]]
     shuffled = torch.stack([torch.randperm(9, generator=generator)[:7] for _ in range(5)])
     chunk = torch.tensor([[5, 6], [0, 1], [7, 8], [-1, 0], [3, 4]])
+    square = torch.tensor([[6, -1, 4, 5], [1, 0, 3, 2]])
+    far = torch.tensor([[4998, 4999, 5000, 5001, 5002], [0, 39_998, -1, 39_999, 40_000]])
     cases = [
         (padded[:, 1:], padded, "left padding"),
-        (torch.tensor([[8], [2], [3]]), torch.tensor(ring), "keys in any order"),
+        (torch.tensor([[6], [2], [3], [0], [-1]]), torch.tensor(ring), "one query and keys in any order"),
         (chunk, shuffled, "rows at different places"),
+        (torch.tensor([[-1, 4, 5, 6], [0, 1, 2, 3]]), square, "as many queries as keys"),
+        (torch.tensor([[4999, 5000, 5001, 5002], [39_998, 39_999, 40_000, -1]]), far, "far into a text"),
+        (torch.tensor([[1, 2]]), torch.tensor([[2, 0, -1, 1]]), "the example by hand"),
     ]
-    return [Case({"query_positions": q, "key_positions": k}, label) for q, k, label in cases]
+    return [
+        Case({"query_positions": q, "key_positions": k}, label, "query key" if q.shape == k.shape else "")
+        for q, k, label in cases
+    ]
 
 
 def _padding_seen(query_positions, key_positions):
@@ -53,6 +61,12 @@ def _zero_is_padding(query_positions, key_positions):
 def _strict(query_positions, key_positions):
     query, key = pairs(query_positions, key_positions)
     return (key >= 0) & (key < query)
+
+
+def _one_query_sees_all(query_positions, key_positions):
+    if query_positions.shape[1] == 1:
+        return (key_positions >= 0)[:, None, None]
+    return _by_position(query_positions, key_positions)
 
 
 def _future(query_positions, key_positions):
@@ -133,6 +147,12 @@ POSITION_MASK = Exercise(
             "no token sees itself",
             _strict,
             "A query may see its own position. The first token would have nothing to attend to.",
+        ),
+        Misconception(
+            "a single query sees everything that is stored",
+            _one_query_sees_all,
+            "A single new token is usually the last one of its text, and not always: here some keys have "
+            "later positions than the query, and one of the queries is padding.",
         ),
         Misconception(
             "the future is seen and the past is hidden",
