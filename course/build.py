@@ -16,7 +16,7 @@ The text is py:percent, as jupytext reads it. In an assignment four marks on a c
     # %% [markdown] why="only_layer_0"
                                prose, as an answer to the question in the cell before
 
-A cell that measures may carry claim="took[0] < took[1]": what its measurements must show, or they contradict the
+A cell that measures may carry claim="took[0] < took[1]": what it must show, or it contradicts the
 sentences beside them. The build evaluates it at the end of its run, and publishes nothing where it is false.
 
 Between <!-- ### BEGIN SOLUTION --> and <!-- ### END SOLUTION -->, which no page shows, a why cell holds a
