@@ -1,6 +1,8 @@
 """What kvlearn.hf refuses: a sentence each, and the cache as it was."""
 
+import copy
 import dataclasses
+import types
 
 import pytest
 import torch
@@ -136,3 +138,36 @@ def test_the_sizes_of_a_model():
         cache_config(3)
     with pytest.raises(ValueError, match="needs num_attention_heads, a whole number"):
         cache_config(torch.nn.Module.__new__(type("Odd", (), {"config": transformers.PreTrainedConfig()})))
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"num_kv_shared_layers": 2}, "num_kv_shared_layers is 2"),
+        ({"kv_lora_rank": 32}, "kv_lora_rank is 32. In latent attention"),
+        ({"v_head_dim": 6}, "heads of several sizes .head_dim 10, v_head_dim 6"),
+        ({"global_head_dim": 20}, "heads of several sizes .global_head_dim 20, head_dim 10"),
+    ],
+)
+def test_models_whose_layers_keep_other_shapes(fields, words):
+    """Gemma 3n's shared layers, DeepSeek's latents, heads of two sizes: a cache whose passes never end, or
+    that is made for another width."""
+    config = copy.deepcopy(MODEL.config)
+    for name, value in fields.items():
+        setattr(config, name, value)
+    model = types.SimpleNamespace(config=config)
+    with pytest.raises(ValueError, match=words):
+        cache_config(model)
+
+
+def test_beams_are_not_reordered_in_the_middle_of_a_pass():
+    """A cache with more layers than the model: beam search dropped each pass, and the text was wrong."""
+    hf = to_hf(made("growing", 2))
+    k = torch.zeros(2, CONFIG.num_kv_heads, 3, CONFIG.head_dim, dtype=torch.float64)
+    hf.update(k, k, 0)
+    with pytest.raises(ValueError, match="has not written all 3 layers of the cache"):
+        hf.reorder_cache(torch.tensor([1, 0]))
+    for layer in (1, 2):
+        hf.update(k, k, layer)
+    hf.reorder_cache(torch.tensor([1, 0]))
+    assert hf.cache.length == 3

@@ -42,7 +42,9 @@ def cache_config(model) -> CacheConfig:
     """The config that kvlearn's caches take, of a model of transformers.
 
     Raises:
-        ValueError: no model of transformers, or one whose config lacks a size.
+        ValueError: no model of transformers, one whose config lacks a size, or one whose layers do not each
+            keep keys and values of one shape: layers that share a cache, latent attention, heads of several
+            sizes.
     """
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "get_text_config"):
@@ -57,6 +59,7 @@ def cache_config(model) -> CacheConfig:
             )
         return value
 
+    _refuse_other_shapes(config)
     heads, num_layers = size("num_attention_heads"), size("num_hidden_layers")
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * num_layers
@@ -67,6 +70,29 @@ def cache_config(model) -> CacheConfig:
         max_position=size("max_position_embeddings"),
         windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
     )
+
+
+def _refuse_other_shapes(config) -> None:
+    """Refuse a model whose layers do not all keep keys and values of one shape, each its own."""
+    name = type(config).__name__
+    if getattr(config, "num_kv_shared_layers", None):
+        raise ValueError(
+            f"{name}: num_kv_shared_layers is {config.num_kv_shared_layers}. Its last layers read the keys "
+            "and values of earlier ones and write none; kvlearn's caches wait for every layer of a pass."
+        )
+    if getattr(config, "kv_lora_rank", None):
+        raise ValueError(
+            f"{name}: kv_lora_rank is {config.kv_lora_rank}. In latent attention (MLA) keys and values have "
+            "other widths than head_dim, and kvlearn's caches are made for one."
+        )
+    widths = {"head_dim", "v_head_dim", "global_head_dim", "qk_head_dim"}
+    found = {key: getattr(config, key, None) for key in sorted(widths)}
+    found = {key: value for key, value in found.items() if value is not None}
+    if len(set(map(str, found.values()))) > 1:
+        said = ", ".join(f"{key} {value}" for key, value in found.items())
+        raise ValueError(
+            f"{name} has heads of several sizes ({said}), and kvlearn's caches are made for one."
+        )
 
 
 def to_hf(cache: KVCache, model=None) -> HFCache:

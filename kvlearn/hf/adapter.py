@@ -147,6 +147,12 @@ class HFCache(transformers.Cache):
 
     def reorder_cache(self, beam_idx):
         rows = arguments.rows_to_take(self.cache, beam_idx)
+        if self._step is not None:
+            raise ValueError(
+                f"The last pass has not written all {self.cache.num_layers} layers of the cache. Reordering "
+                "would drop it, and the text would be wrong. Does the model have as many layers as the "
+                "cache? Make it with cache_config(model)."
+            )
         self.cache.reorder(rows)
         if self.padding is not None:
             self.padding = self.padding[rows.to(self.padding.device)]

@@ -12,7 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvlearn.sizing.families import DEFAULTS, FULL_EVERY
-from kvlearn.sizing.fields import FLAGS, HARMLESS, KINDS, NAMES, NESTED, OTHER_CACHES, READ, SOUNDS_LIKE
+from kvlearn.sizing.fields import (
+    ATTN_CONFIG,
+    ENCODERS,
+    FLAGS,
+    HARMLESS,
+    KINDS,
+    NAMES,
+    NESTED,
+    OTHER_CACHES,
+    READ,
+    READS_AT_ONCE,
+    SOUNDS_LIKE,
+)
 from kvlearn.sizing.parameters import count_parameters
 from kvlearn.sizing.shape import MOST_LAYERS, ModelShape
 
@@ -77,6 +89,18 @@ def _check_kinds(fields: Mapping) -> None:
             raise ConfigError(f"{name} should be true or false; got {fields[name]!r:.60}.")
 
 
+def _nothing(value) -> bool:
+    return value is None or value is False or value in (0, "", [], {})
+
+
+def _not_understood(name: str, value) -> str:
+    shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
+    return (
+        f"{name} is {shown}: it seems to change what the cache holds, and it is not understood here. Make "
+        "the ModelShape by hand, or take the field out if it does not."
+    )
+
+
 class _Reader:
     """One config, read field by field. `notes` collects what it did not say."""
 
@@ -94,12 +118,20 @@ class _Reader:
             fields = {"model_type": f"{outer}_text", **fields[self.nested]}
             _check_kinds(fields)
         if fields.get("attn_config") is not None:  # MPT and DBRX keep the key/value heads there
+            strange = {
+                k: v for k, v in fields["attn_config"].items() if k not in ATTN_CONFIG and not _nothing(v)
+            }
+            if strange:
+                name, value = next(iter(strange.items()))
+                raise ConfigError(_not_understood(f"attn_config.{name}", value))
             fields = {**fields, **{k: v for k, v in fields["attn_config"].items() if k == "kv_n_heads"}}
         self.fields = fields
         self.family = fields.get("model_type") if isinstance(fields.get("model_type"), str) else None
         for family in (outer, self.family):
             if isinstance(family, str) and family in OTHER_CACHES:
                 raise ConfigError(f"model_type {family!r}: {OTHER_CACHES[family]}.")
+            if isinstance(family, str) and family in ENCODERS and not fields.get("is_decoder"):
+                raise ConfigError(f"model_type {family!r}: {READS_AT_ONCE}")
         self.defaults = DEFAULTS.get(self.family, {})
 
     def shape(self) -> ModelShape:
@@ -177,13 +209,8 @@ class _Reader:
     def _refuse_what_is_not_read(self) -> None:
         read = READ | HARMLESS | {n for names in NAMES.values() for n in names}
         for name, value in self.fields.items():
-            nothing = value is None or value is False or value in (0, "", [], {})
-            if SOUNDS_LIKE.search(str(name)) and name not in read and not nothing:
-                shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
-                raise ConfigError(
-                    f"{name} is {shown}: it seems to change what the cache holds, and it is not understood "
-                    "here. Make the ModelShape by hand, or take the field out if it does not."
-                )
+            if SOUNDS_LIKE.search(str(name)) and name not in read and not _nothing(value):
+                raise ConfigError(_not_understood(name, value))
 
     def _head_dim(self, heads: int) -> int:
         head_dim = self.number("head_dim")

@@ -18,6 +18,8 @@ _NUMBER = re.compile(
     r"\s*([0-9][0-9,_]{,40}\.?[0-9]{,40}(?:[eE][+-]?[0-9]{1,2})?|\.[0-9]{1,40})\s*([A-Za-z]*)\s*"
 )
 
+THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9_]*|[0-9]+(?:[eE][+-]?[0-9]+)?")
+
 
 def read_bytes(size: int | str, name: str = "memory") -> int:
     """Bytes, from a number of bytes or a text with its unit: "40GiB", "80 GB", "512 MiB", "85899345920 B".
@@ -64,6 +66,11 @@ def _split(text: str, name: str, example: str) -> tuple[Fraction, str]:
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise ValueError(f"{name}={text[:60]!r} is not a size; write it as {example}.")
+    if not THOUSANDS.fullmatch(match[1].partition(".")[0]):
+        raise ValueError(
+            f"{name}={text[:60]!r}: a comma stands between thousands, as in 8,192. For a fraction write a "
+            f"point: {text.strip()[:60].replace(',', '.', 1)}."
+        )
     return Fraction(match[1].replace(",", "").replace("_", "")), match[2]
 
 

@@ -315,3 +315,52 @@ def test_parameters_are_counted_where_the_family_is_known():
     for fields in ({"attention_bias": True}, {"model_type": "unheard_of"}, {"intermediate_size": None}):
         assert shape(**{"intermediate_size": 20, **fields}).parameters is None
     assert sizing.weight_bytes(known.but(parameters=7)) == 14
+
+
+GROUPED = {"num_hidden_layers": 4, "num_attention_heads": 12, "num_key_value_heads": 3, "hidden_size": 96}
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("num_attention_groups", 4),
+        ("num_query_groups", 4),
+        ("attention_head_type", "multiquery"),
+        ("use_cla", True),
+        ("cla_share_factor", 2),
+        ("total_ut_steps", 4),
+        ("num_attention_heads_per_layer", [12, 8, 12, 12]),
+        ("local_attention", 128),
+        ("attention", {"window": 3}),
+        ("attn_config", {"sliding_window_size": 128}),
+        ("attn_config", {"kv_n_heads": 3, "window": 64}),
+    ],
+)
+def test_a_field_of_attention_that_is_not_known_is_refused_by_name(field, value):
+    """Would catch a size that is several times wrong because a field was passed over, at any depth."""
+    name = f"attn_config.{list(value)[-1]}" if field == "attn_config" else field
+    for config in ({**GROUPED, field: value}, {"text_config": {**GROUPED, field: value}}):
+        with pytest.raises(ConfigError, match=rf"^{name} is .* not understood here"):
+            ModelShape.from_config(config)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attention_dropout": 0.1, "output_attentions": True, "attn_implementation": "sdpa"},
+        {"attn_config": {"kv_n_heads": 3, "clip_qkv": 8.0, "attn_impl": "torch"}},
+        {"dim_head": 8},
+        {"attention_head_type": None, "use_cla": False, "num_query_groups": 0},
+    ],
+)
+def test_fields_that_say_nothing_of_a_cache_are_read_over(fields):
+    """Would catch a refusal of a real model for a dropout, or for a field that is switched off."""
+    shape = ModelShape.from_config({**GROUPED, **fields})
+    assert (shape.num_layers, shape.num_kv_heads, shape.head_dim) == (4, 3, 8)
+
+
+def test_an_encoder_keeps_nothing():
+    """Would catch gigabytes of cache for a bert, which reads its text at once."""
+    with pytest.raises(ConfigError, match="model_type 'bert': it is an encoder"):
+        ModelShape.from_config({**GROUPED, "model_type": "bert"})
+    assert ModelShape.from_config({**GROUPED, "model_type": "bert", "is_decoder": True}).num_layers == 4

@@ -76,3 +76,18 @@ def test_what_is_no_size_is_not_shown(count):
     """A traceback from the logarithm, or "nan B"."""
     with pytest.raises(ValueError, match="A size in bytes is a finite number; got"):
         show_bytes(count)
+
+
+@pytest.mark.parametrize("written", ["80,5GB", "1,25 GiB", "8,19", "12,34,567 B", "1,0000 MiB"])
+def test_a_comma_is_not_a_decimal_point(written):
+    """Would catch 80,5GB read as 805 GB."""
+    with pytest.raises(ValueError, match="a comma stands between thousands.* write a point"):
+        read_bytes(written)
+
+
+def test_commas_and_underscores_between_thousands():
+    """Would catch a rule about commas that refuses what people write."""
+    assert (
+        read_bytes("85,899,345,920 B") == read_bytes("85_899_345_920B") == read_bytes("80GiB") == 80 * 2**30
+    )
+    assert read_bytes("1,024.5 KiB") == 1_049_088 and read_tokens("131,072") == 131_072

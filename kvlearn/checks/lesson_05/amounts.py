@@ -12,7 +12,7 @@ import torch
 from kvlearn.checks.compare import as_number, is_tensor
 from kvlearn.checks.engine import Misconception, WrongAnswer
 from kvlearn.checks.explain import short
-from kvlearn.sizing.units import BYTES, show_bytes
+from kvlearn.sizing.units import BYTES, THOUSANDS, show_bytes
 
 _NUMBER = r"([0-9][0-9,_]{0,40})(\.[0-9]{0,40})?(?:e([+-]?[0-9]{1,2}))?\s*([a-z]*)"
 _WRITTEN = re.compile(
@@ -102,6 +102,11 @@ def _read(text: str, whole: str, decimals: str | None, power: str | None, unit: 
         raise WrongAnswer(
             f"{text[:60]!r} has the unit {unit!r}. Say which is meant: GiB is 2^30 bytes and GB is 10^9; "
             "MiB, MB, KiB, kB and B are read too."
+        )
+    if not THOUSANDS.fullmatch(whole):
+        raise WrongAnswer(
+            f"In {text[:60]!r} a comma stands where no thousands end. For a fraction write a point: "
+            f"{whole.replace(',', '.', 1)}."
         )
     number = Fraction((whole + decimals).replace(",", "").replace("_", ""))
     scale = Fraction(10) ** int(power or 0) * BYTES[unit.upper()]
