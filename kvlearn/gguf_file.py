@@ -74,6 +74,9 @@ class GGUFFile:
         if read("llama.expert_count", 0):
             raise ModelError(f"{self.path}: llama.expert_count is {read('llama.expert_count')}. {FAMILIAR}.")
         scaling = read("llama.rope.scaling.type", "none")
+        for key in ("llama.rope.scale_linear", "llama.rope.scaling.factor"):  # older files have no type
+            if read(key, 1) not in (0, 1):
+                raise ModelError(f"{self.path}: {key} is {read(key)}. {FAMILIAR}, without rotary scaling.")
         if scaling != "none" or "rope_freqs.weight" in names:
             raise ModelError(f"{self.path} scales its rotary frequencies ({scaling!r}). {FAMILIAR}.")
 

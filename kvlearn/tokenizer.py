@@ -5,15 +5,17 @@ and adds the chat template, which is a small Jinja program that comes with the m
 else's code: it runs in Jinja's sandbox.
 """
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from kvlearn.checkpoint import read_json
@@ -25,7 +27,7 @@ CHATML = (
     "+ '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-CONTROL = 3  # GGUF's number for a special token
+CONTROL, USER_DEFINED = 3, 4  # GGUF's numbers for a special token, and for one that is never split
 
 
 class Tokenizer:
@@ -49,11 +51,14 @@ class Tokenizer:
         self.eos_ids = tuple(eos_ids)
         self.chat_template = chat_template
         self.template_variables = dict(template_variables or {})
+        self.backend.no_truncation()  # a tokenizer.json may hold both, as they were set when it was saved;
+        self.backend.no_padding()  # transformers sets them anew at each call, and so to none
+        self.model_rows = 0  # of the model's embedding, where `load` has one
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are. A model may have more rows than this, never fewer."""
-        return self.backend.get_vocab_size(with_added_tokens=True)
+        """One more than the largest id; ids may have gaps. A model may have more rows, never fewer."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text. A special token's own spelling in the text becomes that token.
@@ -67,19 +72,25 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids (a list, or a tensor of one axis); special tokens are spelled out.
 
-        Bytes that are not a whole UTF-8 character yet come out as U+FFFD.
+        Bytes that are not a whole UTF-8 character yet come out as U+FFFD, and so does an id without a token,
+        which a model can draw if its embedding has more rows than its tokenizer has tokens.
         """
-        ids = [int(i) for i in ids]
-        wrong = [i for i in ids if not 0 <= i < self.vocab_size]
+        ids, last = [int(i) for i in ids], max(self.vocab_size, self.model_rows) - 1
+        wrong = [i for i in ids if not 0 <= i <= last]
         if wrong:
-            raise ValueError(f"Token {wrong[0]} is not in the vocabulary of 0 to {self.vocab_size - 1}.")
-        return self.backend.decode(ids, skip_special_tokens=False)
+            raise ValueError(f"Token {wrong[0]} is not in the vocabulary of 0 to {last}.")
+        text, known = "", lambda i: self.backend.id_to_token(i) is not None
+        for has_token, run in itertools.groupby(ids, known):
+            run = list(run)
+            text += self.backend.decode(run, skip_special_tokens=False) if has_token else "\ufffd" * len(run)
+        return text
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids of a conversation, up to where the assistant's answer begins.
 
         Args:
-            messages: `[{"role": "user", "content": "..."}, ...]`, roles system, user, assistant.
+            messages: `[{"role": "user", "content": "..."}, ...]`, roles system, user, assistant. The template
+                gets them as they are, so a content may be a list of parts, or None, where it knows those.
 
         Raises:
             ValueError: the messages are not such a list, the model has no chat template, or the template
@@ -91,10 +102,12 @@ class Tokenizer:
             isinstance(message, Mapping) and {"role", "content"} <= message.keys() for message in messages
         ):
             raise ValueError('chat takes a list of messages: [{"role": "user", "content": "Hello"}].')
-        given = {"messages": list(messages), "add_generation_prompt": True, **self.template_variables}
+        # As in transformers, a field that is None is a field that is not there.
+        messages = [{k: v for k, v in message.items() if v is not None} for message in messages]
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
         try:
-            text = _environment().from_string(self.chat_template).render(given)
-        except jinja2.TemplateError as error:
+            text = _environment().from_string(self.chat_template).render(given | self.template_variables)
+        except (jinja2.TemplateError, TypeError, AttributeError, KeyError, ValueError) as error:
             raise ValueError(f"The model's chat template refused these messages: {error}") from error
         # The template writes the begin-of-text token itself where the model wants one.
         return self.backend.encode(text, add_special_tokens=False).ids
@@ -109,17 +122,30 @@ class Tokenizer:
             (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
 
 
+class _Generation(Extension):
+    """{% generation %} ... {% endgeneration %} marks what the assistant says, for training; here: text."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     """What transformers gives a chat template, and nothing that reaches the machine."""
 
     def raise_exception(message: str):
         raise jinja2.TemplateError(message)
 
-    def tojson(value, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
@@ -183,7 +209,7 @@ def from_gguf(metadata: Mapping) -> Tokenizer | None:
     if (metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")) != ("gpt2", "smollm"):
         return None
     tokens = metadata["tokenizer.ggml.tokens"]
-    kinds = zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True)
+    kinds = list(zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True))
     merges = [tuple(pair.split(" ", 1)) for pair in metadata["tokenizer.ggml.merges"]]
     backend = Backend(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -191,8 +217,14 @@ def from_gguf(metadata: Mapping) -> Tokenizer | None:
     backend.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(_special(token for token, kind in kinds if kind == CONTROL))
+    backend.add_tokens([AddedToken(t, normalized=False) for t, kind in kinds if kind == USER_DEFINED])
     ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     names = {f"{name}_token": tokens[i] for name, i in ids.items() if i is not None}
+    around = {name: metadata.get(f"tokenizer.ggml.add_{name}_token") for name in ("bos", "eos")}
+    added = [(names[f"{name}_token"], ids[name]) for name in ids if around[name] and ids[name] is not None]
+    if added:
+        before, after = (f"{names[f'{name}_token']}" if around[name] else "" for name in ("bos", "eos"))
+        backend.post_processor = processors.TemplateProcessing(f"{before} $A {after}".strip(), None, added)
     eos = () if ids["eos"] is None else (ids["eos"],)
     return Tokenizer(backend, eos, metadata.get("tokenizer.chat_template"), names)
 

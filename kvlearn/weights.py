@@ -100,6 +100,8 @@ def load(
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, and the model "
             f"{decoder.config.vocab_size} embeddings; they belong to different models."
         )
+    else:
+        tokenizer.model_rows = decoder.config.vocab_size
     return decoder, tokenizer
 
 

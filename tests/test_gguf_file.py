@@ -65,6 +65,8 @@ def test_every_size_is_read(model, tmp_path):
     [
         ({"architecture": "qwen2"}, "general.architecture is 'qwen2'"),
         ({"llama__rope__scaling__type": "yarn"}, "scales its rotary frequencies"),
+        ({"llama__rope__scale_linear": 2.0}, "llama.rope.scale_linear is 2.0"),
+        ({"llama__rope__scaling__factor": 4.0}, "llama.rope.scaling.factor is 4.0"),
         ({"llama__expert_count": 8}, "llama.expert_count is 8"),
         ({"split__count": 3}, "one of 3 parts"),
     ],

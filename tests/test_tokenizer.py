@@ -98,6 +98,20 @@ def test_what_a_gguf_says_besides(metadata):
     assert tokenizer.decode(tokenizer.chat(HELLO)) == "<|im_start|>user Hello<|im_end|>"
 
 
+def test_user_defined_tokens_and_the_ones_that_are_added(metadata):
+    """Type 4 was split like any text, and add_bos_token passed over."""
+    kinds, tokens = list(metadata["tokenizer.ggml.token_type"]), metadata["tokenizer.ggml.tokens"]
+    place = tokens.index("<unused3>")
+    kinds[place] = 4
+    changed = metadata | {"tokenizer.ggml.token_type": kinds}
+    assert from_gguf(changed).encode("a<unused3>") == [*from_gguf(metadata).encode("a"), place]
+    assert len(from_gguf(metadata).encode("<unused3>")) > 1
+    plain = from_gguf(metadata).encode("hello")
+    assert from_gguf(metadata | {"tokenizer.ggml.add_bos_token": True}).encode("hello") == [1, *plain]
+    assert from_gguf(metadata | {"tokenizer.ggml.add_eos_token": True}).encode("hello") == [*plain, 2]
+    assert from_gguf(metadata | {"tokenizer.ggml.add_bos_token": False}).encode("hello") == plain
+
+
 @pytest.mark.slow
 @given(st.text())
 def test_bytes_go_round(text):
@@ -125,6 +139,17 @@ def test_decode_takes_tensors_and_half_characters():
     ids = torch.tensor(tokenizer.encode("né"))
     assert tokenizer.decode(ids) == "né"
     assert tokenizer.decode(ids[:-1]) == "n\ufffd"
+
+
+def test_ids_without_a_token_that_a_model_can_draw():
+    """`generate` drew a row of the embedding that no token has, or an id in a gap, and `decode` raised."""
+    backend = Backend(models.WordLevel({"a": 0, "b": 1, "c": 5}, unk_token="a"))
+    tokenizer = Tokenizer(backend)
+    assert tokenizer.vocab_size == 6 and tokenizer.decode([0, 3, 5]) == "a\ufffdc"
+    tokenizer.model_rows = 9
+    assert tokenizer.decode([8, 8, 1]) == "\ufffd\ufffdb"
+    with pytest.raises(ValueError, match="Token 9 is not in the vocabulary of 0 to 8"):
+        tokenizer.decode([9])
 
 
 @pytest.mark.parametrize("ids", [[259], [5, -1], torch.tensor([999])])
@@ -163,6 +188,38 @@ def test_templates_have_what_transformers_gives_them():
     )
     ids = chatting(template).chat([{"role": "user", "content": "é'<"}])
     assert chatting(None).decode(ids) == '<s>\n"é\'<"\n>%'
+
+
+# What templates of real models do, each beside what transformers makes of it.
+FEATURES = {
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "tojson": "{{ messages[0] | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}",
+    "tojson, indent": "{{ messages | tojson(indent=2) }}",
+    "tools": "{% if tools is none and documents is none %}none{% endif %}{{ tools is defined }}",
+    "parts": "{% for p in messages[0].content %}{% if p is mapping %}{{ p.text }}{% endif %}{% endfor %}",
+    "nothing": "{% if messages[0].content is none %}nothing{% else %}{{ messages[0].content }}{% endif %}",
+    "namespace": "{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = 2 %}{% endfor %}{{ n.i }}",
+}
+CONTENTS = {"parts": [{"type": "text", "text": "Hé"}, {"type": "text", "text": "!"}], "nothing": None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feature", FEATURES)
+def test_templates_render_as_in_transformers(feature, tmp_path):
+    """Would catch a template that runs there and not here, or says something else."""
+    messages = [{"role": "user", "content": CONTENTS.get(feature, "Hé <there>")}]
+    tokenizer = chatting(FEATURES[feature])
+    tokenizer.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(tokenizer.chat(messages)) == text
+
+
+def test_a_content_that_the_template_cannot_take():
+    """None, or parts, where a template joins texts: would catch a TypeError from inside Jinja."""
+    for content in (None, [{"type": "text", "text": "x"}]):
+        with pytest.raises(ValueError, match="refused these messages"):
+            chatting("{{ 'user: ' + messages[0].content }}").chat([{"role": "user", "content": content}])
 
 
 def test_a_template_that_refuses():
@@ -241,6 +298,17 @@ def test_a_begin_of_text_token_once(tmp_path):
     tokenizer = from_folder(tmp_path)
     assert tokenizer.encode("ab") == [0, 1, 2]
     assert tokenizer.chat([{"role": "user", "content": "ba"}]) == [0, 2, 1]
+
+
+def test_stored_truncation_and_padding_do_nothing(tmp_path):
+    """A tokenizer.json saved in the middle of a training: a prompt was cut to 4 ids without a word."""
+    tokenizer = byte_tokenizer()
+    long = tokenizer.encode("a " * 10)
+    for name in ("enable_truncation", "enable_padding"):
+        backend = byte_tokenizer().backend
+        getattr(backend, name)(**({"max_length": 4} if "trunc" in name else {"length": 64}))
+        backend.save(str(tmp_path / "tokenizer.json"))
+        assert from_folder(tmp_path).encode("a " * 10) == long
 
 
 def test_a_folder_without_or_with_a_broken_tokenizer(tmp_path):

@@ -103,8 +103,8 @@ def write_gguf(path, model, kind="F32", tokenizer=True, **metadata):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     for key, value in metadata.items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_string
-        add(key.replace("__", "."), value)
+        kinds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        kinds[type(value)](key.replace("__", "."), value)
     if tokenizer:
         write_tokenizer(writer, config.vocab_size)
     held = {}
