@@ -221,3 +221,12 @@ class KeepsTheChunkOfAnUnfinishedStep(Window):
 
     def _truncate(self, layer, length):
         pass
+
+
+@broken("A room that is there is written in place", "the room is copied at every step")
+class CopiesItsRoom(StaticCache):
+    """Preallocated by name: each step copies the room whole, which is more than a cache that grows copies."""
+
+    def _append(self, layer, k, v):
+        self._keys, self._values = self._keys.clone(), self._values.clone()
+        return super()._append(layer, k, v)

@@ -94,6 +94,24 @@ def allocated_is_alive(new):
         _expect_alive(pair, meter, f"After {slots} and a {name}", passing)
 
 
+def written_in_place(new):
+    """A room that is there is written in place: a step does not make a second one."""
+    pair = new()
+    pair.step(3)
+    room, used = pair.cache.allocated_bytes, pair.cache.used_bytes
+    if room < 4 * used:
+        return  # hardly any room beyond what is stored
+    keys, values = pair.draw(1)
+    with StorageMeter() as meter:
+        for layer in pair.layers:
+            pair.cache.update(layer, keys[layer], values[layer])
+    if meter.peak > room / 2:
+        raise Broken(
+            f"allocated_bytes is {room} and used_bytes {used}, so there is room for the next token. To write "
+            f"it, update has allocated {meter.peak} bytes: the room is copied at every step."
+        )
+
+
 def _fill(pair, meter, tokens: int) -> tuple[int, int]:
     """One step, and the bytes of the storages behind what came back that the cache itself keeps.
 
@@ -149,4 +167,4 @@ def _numbers(pair) -> int:
     return math.prod(pair.cache.key_shape) + math.prod(pair.cache.value_shape)
 
 
-BYTES = (byte_counts, allocated_is_alive)
+BYTES = (byte_counts, allocated_is_alive, written_in_place)
