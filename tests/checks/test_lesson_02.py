@@ -1,5 +1,7 @@
 """Answers to lesson 02 that are nearly right, or right in an unusual way, and what they are told."""
 
+import copy
+
 import numpy
 import pytest
 import torch
@@ -403,6 +405,22 @@ def test_an_experiment_that_leaves_something_out_is_told(answer, words):
     """Would catch decoders whose layers all change above the first, and results that no token decides."""
     result = judge(REGISTRY["changed_layers"], answer)
     assert not result.passed and words in result.message, result.message
+
+
+def test_a_quick_copy_is_a_copy():
+    """Would catch an answer that changes the decoder of the next: a weight or a hook that is shared."""
+    decoder = cases_of("changed_layers", 0)[2]["decoder"]
+    other = copy.deepcopy(decoder)
+    assert type(other).__name__ == "Decoder"  # as a message calls it
+    assert other.state_dict().keys() == decoder.state_dict().keys()
+    for one, two in zip(decoder.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two) and one.data_ptr() != two.data_ptr()
+    for module in other.modules():
+        module.register_forward_hook(lambda *_: None)
+        module.register_forward_pre_hook(lambda *_: None)
+    other.attention, other.layers[0].mlp = None, None
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in decoder.modules())
+    assert decoder.attention and decoder.layers[0].mlp
 
 
 @pytest.mark.slow
