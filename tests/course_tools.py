@@ -14,7 +14,7 @@ import marks  # noqa: E402
 import reading  # noqa: E402
 import running  # noqa: E402
 
-__all__ = ["ROOT", "assignments", "build", "code_cells", "laying", "marks", "reading", "running", "stop_of"]
+__all__ = ["ROOT", "assignments", "build", "code_cells", "laying", "marks", "reading", "run_all", "running"]
 
 
 def assignments():
@@ -26,18 +26,18 @@ def code_cells(path):
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
-def stop_of(path, folder):
-    """Run a notebook in `folder` until a cell raises; return (that cell, its error output) or None."""
+def run_all(path, folder):
+    """Run a notebook in `folder` to its end, as "Run All" does; return {source of a cell: its error's name}.
+
+    Raises CellExecutionError where a cell stops it.
+    """
     from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError
 
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}})
-    try:
-        client.execute()
-    except CellExecutionError:
-        for cell in notebook.cells:
-            for output in cell.get("outputs", []):
-                if output.output_type == "error":
-                    return cell, output
-    return None
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return {
+        cell.source: output.ename
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "error"
+    }

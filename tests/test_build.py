@@ -6,7 +6,7 @@ import shutil
 
 import nbformat
 import pytest
-from course_tools import ROOT, build, code_cells, marks, reading, running, stop_of
+from course_tools import ROOT, build, code_cells, marks, reading, run_all, running
 
 from kvlearn.checks import REGISTRY
 
@@ -248,12 +248,13 @@ def test_a_solution_shows_that_the_hidden_seeds_pass(course):
 
 
 @pytest.mark.slow
-def test_an_exercise_fails_at_its_first_check_and_a_solution_passes(course, tmp_path):
-    """Would catch a stub that stops the notebook before its check, or a check that passes a stub."""
-    cell, error = stop_of(course / "exercises/07_toy/07_toy.ipynb", tmp_path)
-    assert cell.source == 'kvlearn.check("split_heads", split_heads)'
-    assert error.ename == "CheckFailed"
-    assert stop_of(course / "solutions/07_toy/07_toy.ipynb", tmp_path) is None
+def test_run_all_reaches_every_check_of_an_exercise_and_a_solution_passes(course, tmp_path):
+    """Would catch a stub, or a first check that fails, that keeps a learner from the later exercises."""
+    assert run_all(course / "exercises/07_toy/07_toy.ipynb", tmp_path) == {
+        'kvlearn.check("split_heads", split_heads)': "CheckFailed",
+        'kvlearn.check("merge_heads", merge_heads)': "CheckFailed",
+    }
+    assert run_all(course / "solutions/07_toy/07_toy.ipynb", tmp_path) == {}
 
 
 @pytest.mark.slow
