@@ -134,7 +134,7 @@ kvlearn.check("apply_rope", apply_rope)
 # | `q` | `(B, Hq, L, D)` |
 # | `k`, `v` | `(B, Hkv, S, D)` |
 # | `mask` | `None`, or booleans `(B, 1, L, S)` |
-# | result | `(B, Hq, L, D)` |
+# | result | `(B, Hq, L, D)`, in the dtype of `q` |
 #
 # **By hand.** Four query heads on two key/value heads, one token, `D` 1. With
 # one key there is nothing to choose: its weight is 1 and the result is its

@@ -53,6 +53,7 @@ def _cases(generator):
         (9 + draws[0], 5, "counted in a run"),
         (4, 11 + draws[1], "more new tokens than prompt"),
         (17 + draws[2], 1, "one new token"),
+        (1, 6 + draws[0], "a prompt of one token"),
         (8000, 500, "a prompt of 8000"),
     ]
     return [Case({"prompt_length": T, "new_tokens": N}, f"{label}: {T} + {N}") for T, N, label in sizes]

@@ -40,7 +40,18 @@ class Counting:
     vocab_size = 9
 
     def __call__(self, tokens):
-        return torch.nn.functional.one_hot(tokens + 1, self.vocab_size).float()
+        return 300.0 * torch.nn.functional.one_hot(tokens + 1, self.vocab_size)  # exp(300) is infinite
+
+
+class Repeating:
+    """Says 7 after any text, and finds everything unlikely."""
+
+    vocab_size = 11
+
+    def __call__(self, tokens):
+        logits = torch.full((*tokens.shape, self.vocab_size), -50.0)
+        logits[..., 7] = -3.0
+        return logits
 
 
 def greedy_decode(model, tokens, max_new_tokens, eos_ids):
@@ -76,6 +87,10 @@ def _cases(generator):
         inputs = {"model": model, "tokens": prompt, "max_new_tokens": max_new_tokens, "eos_ids": eos}
         return Case(inputs, label)
 
+    def again(label, tokens, max_new_tokens, eos_ids):
+        inputs = {"model": Repeating(), "tokens": tokens, "max_new_tokens": max_new_tokens}
+        return Case({**inputs, "eos_ids": eos_ids}, label)
+
     in_prompt = draw(5, 3, "an EOS inside the prompt")
     in_prompt.inputs["eos_ids"] = (in_prompt["tokens"][1],)
     at_its_end = draw(7, 2, "a prompt that ends with an EOS")
@@ -90,7 +105,9 @@ def _cases(generator):
         in_prompt,
         at_its_end,
         draw(4, 3, "an EOS with the id 0", ends_at=1, zero=True, vocab=12),
-        draw(70, 2, "a prompt of 70 tokens", vocab=150),
+        draw(70, 2, "a prompt of 70 tokens", vocab=400),
+        again("the same token again and again", [2, 5], 20, ()),
+        again("an EOS that is in the prompt as well", [7, 2], 3, (7,)),
         Case(by_hand, "the example by hand"),
         draw(1, 1, "one token of prompt"),
         draw(3, 0, "nothing wanted"),

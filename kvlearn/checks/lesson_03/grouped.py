@@ -42,6 +42,7 @@ def _cases(generator):
     padded = (keys >= 0)[:, None, None] & (keys[:, None, None] <= torch.tensor(queries)[:, None, :, None])
     # One query, as a cache makes it: the second row is padded on the left, the third is nothing but padding.
     decode = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]]).bool()[:, None, None]
+    one_key = torch.tensor([True, False, True, True])[None, None, :, None].expand(2, 1, 4, 1)
     return [
         draw(3, 8, 4, 5, 7, 6, triangle.expand(3, 1, 5, 7), "8 query heads on 4"),
         draw(1, 9, 3, 4, 5, 2, None, "9 on 3, no mask"),
@@ -50,6 +51,8 @@ def _cases(generator):
         draw(3, 8, 2, 1, 6, 5, decode, "one query, with padding"),
         draw(2, 9, 3, 5, 5, 4, None, "as many keys as queries, no mask", equal="query key"),
         draw(1, 12, 4, 5, 7, 2, triangle, "float16", torch.float16),
+        draw(5, 6, 2, 3, 7, 4, torch.rand(5, 1, 3, 7, generator=generator) < 0.6, "any mask"),
+        draw(2, 9, 3, 4, 1, 5, one_key, "one key, not for all"),
         draw(1, 6, 3, 5, 7, 4, triangle, "float64", torch.float64),
         draw(1, 8, 2, 5, 7, 4, triangle.tril(1), "a forbidden key with the largest score", loud=True),
     ]

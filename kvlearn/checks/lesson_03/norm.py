@@ -26,6 +26,7 @@ def _cases(generator):
         if quiet:
             x[0, 1] = 0
         weight = randn(generator, width, dtype=dtype, size=0.4) + 1.5
+        weight[1] *= -1
         return Case({"x": x, "weight": weight, "eps": eps}, label)
 
     return [

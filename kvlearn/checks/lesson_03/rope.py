@@ -32,6 +32,7 @@ def _cases(generator):
     return [
         draw(2, 3, 5, 8, [[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]], 10000.0, "two rows at other places"),
         draw(2, 3, 5, 8, [[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]], 300.0, "the same with another theta"),
+        draw(2, 3, 5, 8, [[4, 5, 6, 7, 8], [1, 2, 3, 4, 5]], 300.0, "the same at other places"),
         draw(3, 2, 1, 6, [[5], [0], [9]], 100.0, "one token"),
         draw(1, 3, 4, 10, [[2, 3, 6, 7]], 500.0, "positions with a gap"),
         draw(1, 2, 3, 4, [[4999, 5000, 5001]], 10000.0, "positions around 5,000"),

@@ -56,7 +56,7 @@ def _cases(generator):
     return [
         draw(5, 7, "7 new tokens"),
         draw(1, 4, "a prompt of one token"),
-        draw(6, 1, "one new token"),
+        draw(40, 1, "a prompt of 40, one new token"),
         draw(4, 0, "nothing wanted"),
     ]
 

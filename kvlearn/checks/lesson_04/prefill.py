@@ -11,6 +11,7 @@ def _cases(generator):
         prompt(generator, (2, 3, 7, 4), "chunks of 3, 3 and 1", chunk=3),
         prompt(generator, (1, 2, 8, 6), "two chunks of 4", torch.float64, chunk=4),
         prompt(generator, (2, 1, 5, 6), "one chunk is enough", chunk=8),
+        prompt(generator, (1, 2, 37, 3), "ten chunks", chunk=4),
     ]
 
 

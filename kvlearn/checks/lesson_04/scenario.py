@@ -31,6 +31,7 @@ def cases(generator):
     return [
         case(generator, "a prompt and two steps", 3, 2, 5, 6, (7, 1, 1)),
         case(generator, "one layer, one row", 1, 1, 2, 8, (3, 1)),
+        case(generator, "a prompt of 40", 2, 1, 3, 5, (40, 1)),
         case(generator, "chunks in bfloat16", 2, 3, 1, 4, (2, 3, 1), torch.bfloat16),
     ]
 
@@ -58,6 +59,7 @@ def play(make, case, see=lambda cache, back: None):
         )
     cache.truncate(0)
     _step(cache, case, [tokens], "after all tokens were taken back and one came", seen)
+    _step(cache, case, [0], "after all tokens were taken back and two came", seen)
     cache.reset()
     _step(cache, case, [tokens], "after a reset and one token", seen)
     rows = [0] * (cache.batch_size + 1)

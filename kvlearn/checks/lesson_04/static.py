@@ -4,7 +4,7 @@ from kvlearn.cache import GrowingCache, KVCache, StaticCache
 from kvlearn.checks.engine import Exercise, Misconception
 from kvlearn.checks.lesson_04.scenario import AXES, cases, explain, play
 
-ROOM = 40  # max_length: more than all layers' tokens together, so that a place that drifts hits no wall
+ROOM = 130  # max_length: more than all layers' tokens together, so that a place that drifts hits no wall
 
 
 def _observe_static(answer, case):
@@ -36,6 +36,11 @@ def _explain(case, got, want):
             "slice of the room is a view and copies nothing."
         )
     if text.startswith("The bytes allocated"):
+        if got["bytes allocated"] > want["bytes allocated"] / ROOM * 3:
+            return (
+                f"The numbers are right. But the room takes {got['bytes allocated']:,} bytes, and one of "
+                f"max_length = {ROOM} slots in every layer takes {want['bytes allocated']:,}."
+            )
         return (
             "The numbers are right. But the storages behind `_tensors` hold what is written and no more: "
             "either every step concatenates, and copies the whole past, or `_tensors` names copies and not "

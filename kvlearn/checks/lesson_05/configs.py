@@ -23,6 +23,8 @@ def _cases(generator):
         Case({"config": {**grouped, "head_dim": None, "sliding_window": None}}, "head_dim null"),
         Case({"config": plain}, "no num_key_value_heads"),
         Case({"config": {**plain, "num_key_value_heads": None, "head_dim": 256}}, "num_key_value_heads null"),
+        Case({"config": {"hidden_size": 7, "num_key_value_heads": 3, "text_config": {
+                         **plain, "num_key_value_heads": None, "head_dim": None}}}, "nulls in a text_config"),
         Case({"config": {"model_type": "some_vlm", "vision_config": {"num_hidden_layers": 7},
                          "text_config": {**grouped, "head_dim": 64}}}, "a nested text_config"),
     ]  # fmt: skip

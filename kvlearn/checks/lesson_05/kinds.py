@@ -31,6 +31,7 @@ def _hybrid_cases(generator):
     return [
         case("a text longer than the window", more),
         case("a text shorter than the window", window - 60),
+        case("windows everywhere, and a short text", window - 60, [window, window - 9, window]),
         case("two kinds of window", more, [window, None, window - 40, None, window]),
     ]
 
